@@ -1,0 +1,136 @@
+package infer
+
+// Batch is what one execution of an instance carries: one or more requests, in order.
+// A scheduler makes it and keeps everything in it unchanged until the final Result
+// was delivered.
+type Batch struct {
+	ID       uint64 // unique in this gateway
+	Requests []*Request
+	Rows     int // sum of the requests' rows; 0 for a model without batch dimension
+	Inputs   []BatchInput
+	Attempt  int // 0 at first; counts workers lost under it
+
+	// Deliver takes the batch's results, one call at a time, never while Execute is
+	// on the stack. The last has More false; after it the instance is free. It must
+	// return soon: no encoding, no I/O.
+	Deliver func(*Result)
+
+	// Transport is for the Executor alone.
+	Transport any
+}
+
+// BatchInput is one input of the whole batch.
+type BatchInput struct {
+	Name     string
+	Datatype Datatype
+	Shape    []int64 // of the whole batch: rows first where the model has a batch dimension
+	// Segments are the rows in order of the requests. One segment is the rule: the
+	// batch stands contiguous in its slot. More are gathered by the worker.
+	Segments [][]byte
+}
+
+// Result is what came back for a batch: its end, or with More set a part of it.
+type Result struct {
+	Err error // the whole batch failed; nothing else is set but Compute
+
+	// Outputs of the whole batch, rows first in the order of the requests, to be cut
+	// by their rows (Split). Set when Responses is nil.
+	Outputs []Tensor
+	// Responses to single requests in place of Outputs: backends that answer each
+	// request, decoupled models, errors of one request.
+	Responses []RequestResult
+
+	// Memory under the tensors; the receiver owns one reference.
+	Memory  *Buffer
+	Compute ComputeTimes
+	More    bool // further results of this batch follow
+}
+
+// RequestResult is one response to the request at Index of the batch. Either Response
+// or Err is set. Responses with Final unset are followed by others. Its Response's
+// Memory is nil: the Result's Memory is under it.
+type RequestResult struct {
+	Index    int
+	Response *Response
+	Err      error
+}
+
+// ComputeTimes are durations in nanoseconds, measured by the worker, and 0 where it
+// did not say.
+type ComputeTimes struct {
+	Input, Infer, Output int64
+}
+
+// Executor executes batches on one instance, one at a time. Schedulers call it;
+// workers/client fits it.
+type Executor interface {
+	// Execute starts b. It does not block and does not fail: trouble comes as a
+	// Result, later and from another goroutine.
+	Execute(b *Batch)
+	// Cancel says that nobody waits for the answer of b.Requests[i] any more. The
+	// batch still ends with its final Result.
+	Cancel(b *Batch, i int)
+}
+
+// Split cuts the outputs of a batch of n rows to the rows [first, first+rows) of one
+// request. Outputs whose first dimension is not n are an error of the model: Internal.
+// BYTES outputs are walked. out is appended to and returned; shapes are fresh slices.
+func Split(out []Tensor, outputs []Tensor, n, first, rows int) ([]Tensor, error) {
+	for i := range outputs {
+		o := &outputs[i]
+		if len(o.Shape) == 0 || o.Shape[0] != int64(n) {
+			return nil, Errorf(Internal, "output '%s' has shape %v, which does not begin with the batch's %d rows", o.Name, o.Shape, n)
+		}
+		data, err := splitRows(o, n, first, rows)
+		if err != nil {
+			return nil, err
+		}
+		shape := make([]int64, len(o.Shape))
+		copy(shape, o.Shape)
+		shape[0] = int64(rows)
+		out = append(out, Tensor{Name: o.Name, Datatype: o.Datatype, Shape: shape, Data: data})
+	}
+	return out, nil
+}
+
+func splitRows(o *Tensor, n, first, rows int) ([]byte, error) {
+	if o.Datatype != Bytes {
+		size, err := ByteSize(o.Datatype, o.Shape)
+		if err != nil {
+			return nil, Errorf(Internal, "output '%s': %w", o.Name, err)
+		}
+		if size != int64(len(o.Data)) {
+			return nil, Errorf(Internal, "output '%s' of shape %v has %d bytes, want %d", o.Name, o.Shape, len(o.Data), size)
+		}
+		row := len(o.Data) / n
+		return o.Data[first*row : (first+rows)*row : (first+rows)*row], nil
+	}
+	per, err := Elements(o.Shape[1:])
+	if err != nil {
+		return nil, Errorf(Internal, "output '%s': %w", o.Name, err)
+	}
+	start, err := skipElements(o, 0, int64(first)*per)
+	if err != nil {
+		return nil, err
+	}
+	end, err := skipElements(o, start, int64(rows)*per)
+	if err != nil {
+		return nil, err
+	}
+	return o.Data[start:end:end], nil
+}
+
+func skipElements(o *Tensor, at int, n int64) (int, error) {
+	for ; n > 0; n-- {
+		rest := o.Data[at:]
+		if len(rest) < 4 {
+			return 0, Errorf(Internal, "output '%s' of shape %v ends early", o.Name, o.Shape)
+		}
+		l := int(uint32(rest[0]) | uint32(rest[1])<<8 | uint32(rest[2])<<16 | uint32(rest[3])<<24)
+		if l > len(rest)-4 {
+			return 0, Errorf(Internal, "output '%s' of shape %v ends early", o.Name, o.Shape)
+		}
+		at += 4 + l
+	}
+	return at, nil
+}

@@ -1,0 +1,119 @@
+package infer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Code says what kind of failure a client sees. Each protocol maps codes in one
+// place: httpapi/status.go and grpcapi/status.go.
+type Code uint8
+
+// The codes, with the HTTP status and the gRPC code they become. The order is not
+// part of any wire format.
+const (
+	Unknown           Code = iota // 400, UNKNOWN
+	InvalidArg                    // 400, INVALID_ARGUMENT
+	AlreadyExists                 // 400, ALREADY_EXISTS
+	Cancelled                     // 400, CANCELLED
+	Unauthenticated               // 401, UNAUTHENTICATED
+	PermissionDenied              // 403, PERMISSION_DENIED
+	NotFound                      // 404, NOT_FOUND
+	ResourceExhausted             // 429, RESOURCE_EXHAUSTED
+	Internal                      // 500, INTERNAL
+	Unsupported                   // 501, UNIMPLEMENTED
+	Unavailable                   // 503, UNAVAILABLE
+	numCodes
+)
+
+var codeNames = [...]string{"unknown", "invalid argument", "already exists", "cancelled", "unauthenticated",
+	"permission denied", "not found", "resource exhausted", "internal", "unsupported", "unavailable"}
+
+// String is the code in words.
+func (c Code) String() string {
+	if c < numCodes {
+		return codeNames[c]
+	}
+	return fmt.Sprintf("code %d", uint8(c))
+}
+
+// Codes lists every code, for tests that walk them all.
+func Codes() []Code {
+	all := make([]Code, numCodes)
+	for i := range all {
+		all[i] = Code(i)
+	}
+	return all
+}
+
+// Reason names a refusal for metrics and for the answer's reason header. "" is none.
+type Reason string
+
+// The reasons of refusals.
+const (
+	ReasonQueueFull    Reason = "queue_full"
+	ReasonQueueTimeout Reason = "queue_timeout"
+	ReasonDeadline     Reason = "deadline"
+	ReasonCancelled    Reason = "cancelled"
+	ReasonStopping     Reason = "stopping"
+	ReasonNotReady     Reason = "not_ready"
+	ReasonMemory       Reason = "memory_full"
+	ReasonWorkerLost   Reason = "worker_lost"
+	ReasonTooLarge     Reason = "too_large"
+)
+
+// Error is the one error a client can see.
+type Error struct {
+	Code   Code
+	Err    error
+	Reason Reason // why it was refused; "" when it was no refusal
+}
+
+// Error is the text for the client; it never carries paths or names of our insides.
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errorf makes an Error; %w works as in fmt.Errorf.
+func Errorf(code Code, format string, args ...any) error {
+	return &Error{Code: code, Err: fmt.Errorf(format, args...)}
+}
+
+// Refusef makes an Error with a reason.
+func Refusef(code Code, reason Reason, format string, args ...any) error {
+	return &Error{Code: code, Reason: reason, Err: fmt.Errorf(format, args...)}
+}
+
+// CodeOf reads the code from anywhere in the chain. No code is Internal, a context
+// error is Cancelled. It must not be called with nil.
+func CodeOf(err error) Code {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return Cancelled
+	}
+	return Internal
+}
+
+// ReasonOf reads the reason from anywhere in the chain; "" where there is none.
+func ReasonOf(err error) Reason {
+	var e *Error
+	if errors.As(err, &e) && e.Reason != "" {
+		return e.Reason
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return ReasonDeadline
+	}
+	if errors.Is(err, context.Canceled) {
+		return ReasonCancelled
+	}
+	return ""
+}
+
+// ErrWorkerLost is in the chain of every batch failure whose cause is the death of
+// its worker; such a batch may be tried again when its requests are stateless.
+var ErrWorkerLost = errors.New("the model's worker process ended")

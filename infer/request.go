@@ -1,0 +1,148 @@
+package infer
+
+import "time"
+
+// Tensor is one named tensor. Data is row-major little-endian; for Bytes each element
+// is a 4-byte little-endian length and that many bytes; for Bool one byte, 0 or 1.
+// Data is a view and valid while the request's or response's memory is.
+type Tensor struct {
+	Name     string
+	Datatype Datatype
+	Shape    []int64
+	Data     []byte
+}
+
+// Kind is the type of a Value.
+type Kind uint8
+
+// The kinds of a Value. The zero Value is the false bool.
+const (
+	KindBool Kind = iota
+	KindInt64
+	KindUint64
+	KindDouble
+	KindString
+)
+
+// Value is one parameter value.
+// Source: message InferParameter, proto/inference/grpc_service.proto.
+type Value struct {
+	Kind   Kind
+	Bool   bool
+	Int    int64 // KindInt64; KindUint64 holds its bits here
+	Double float64
+	Str    string
+}
+
+// Param is one named parameter.
+type Param struct {
+	Name  string
+	Value Value
+}
+
+// Params are parameters in the order they arrived; names are unique.
+type Params []Param
+
+// Get finds a parameter by its name.
+func (p Params) Get(name string) (Value, bool) {
+	for i := range p {
+		if p[i].Name == name {
+			return p[i].Value, true
+		}
+	}
+	return Value{}, false
+}
+
+// RequestedOutput asks for one output.
+type RequestedOutput struct {
+	Name string
+	// Classification k > 0 asks for the k largest values with their labels in place
+	// of the tensor (classification extension).
+	Classification int64
+	Params         Params // others, for backends
+}
+
+// Correlation identifies a sequence; the zero value is none.
+// Source: sequence extension; a number or a string, never both.
+type Correlation struct {
+	ID  uint64
+	Str string
+}
+
+// IsZero says that the request belongs to no sequence.
+func (c Correlation) IsZero() bool { return c.ID == 0 && c.Str == "" }
+
+// Request is one inference request, decoded. Fields up to Memory are set by the front
+// end; Rows by validation. After validation it is read-only but for Times.
+type Request struct {
+	ID      string
+	Model   string
+	Version string // as the client wrote it; "" is the version policy's newest
+	Inputs  []Tensor
+	Outputs []RequestedOutput // empty: all outputs of the model
+	Params  Params            // custom parameters, reserved ones taken out
+
+	Priority      uint64        // 0: the model's default
+	Timeout       time.Duration // of the `timeout` parameter; 0: none
+	Correlation   Correlation
+	SequenceStart bool
+	SequenceEnd   bool
+
+	// Memory is the counted memory under Inputs, or nil when they are plain
+	// garbage-collected bytes. The maker of the request releases its reference after
+	// Infer has returned; whoever reads later holds a reference of its own.
+	Memory *Buffer
+
+	Rows  int   // batch dimension; 1 for models without one
+	Times Times // one record of timestamps for statistics, metrics and spans
+}
+
+// Prefix is the start of the original's core error texts: "[request id: r1] ".
+func (r *Request) Prefix() string {
+	if r.ID == "" {
+		return "[request id: <id_unknown>] "
+	}
+	return "[request id: " + r.ID + "] "
+}
+
+// Times are nanoseconds of the monotonic clock (Now), 0 where a step did not happen.
+// The four of the compute phase are those of the whole batch.
+type Times struct {
+	RequestStart       int64
+	QueueStart         int64
+	ComputeStart       int64
+	ComputeInputEnd    int64
+	ComputeOutputStart int64
+	ComputeEnd         int64
+	RequestEnd         int64
+	CacheLookup        int64 // duration of the lookup; 0 without a cache
+	CacheHit           bool
+	BatchRows          int // rows of the batch that it went in
+}
+
+var epoch = time.Now()
+
+// Now is the monotonic clock in nanoseconds since the process started, plus one so
+// that it is never 0.
+func Now() int64 { return int64(time.Since(epoch)) + 1 }
+
+// Wall turns a value of Now into the wall clock time.
+func Wall(ns int64) time.Time { return epoch.Add(time.Duration(ns - 1)) }
+
+// Response is one answer to a request.
+type Response struct {
+	ID      string
+	Model   string
+	Version string // decimal
+	Outputs []Tensor
+	Params  Params
+	Final   bool // no further response follows
+
+	// Memory is the counted memory under Outputs, or nil. The receiver of the
+	// response owns one reference and releases it when the outputs are encoded.
+	Memory *Buffer
+}
+
+// SendFunc takes one response, on the goroutine that called Infer. The response and
+// its memory are the callee's. An error stops the request.
+type SendFunc func(*Response) error

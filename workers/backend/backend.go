@@ -1,0 +1,128 @@
+// Package backend is the interface between a worker and what executes models: load a
+// version, make instances of it on devices, execute batches. Every backend passes
+// backendtest.Run.
+//
+// A worker calls Describe and Load of one backend from several goroutines at once. An
+// Instance is used by one goroutine, which is locked to its thread for the instance's
+// life, from its making (NewInstance) to its Close.
+package backend
+
+import (
+	"context"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/modelconfig"
+)
+
+// Factory makes a backend. The options are those of --backend-config for it.
+type Factory func(options map[string]string) (Backend, error)
+
+// Info tells what a backend is.
+type Info struct {
+	Version     string // of the library underneath; "" where there is none
+	GPU         bool   // instances on GPUs are possible in this process
+	Unavailable string // why nothing can be loaded; "" where it can
+}
+
+// Backend loads model versions.
+type Backend interface {
+	Info() Info
+	// Describe reads the tensors that a model file declares. Unsupported where the
+	// backend's files don't tell.
+	Describe(ctx context.Context, spec Spec) (*Description, error)
+	// Load prepares a model version; instances follow. Errors are infer errors whose
+	// text helps the model's owner and names files relative to the model's folder.
+	Load(ctx context.Context, spec Spec) (Model, error)
+	// Close frees what the backend holds; no model is loaded any more.
+	Close() error
+}
+
+// Spec is one model version to be loaded.
+type Spec struct {
+	Name      string
+	Version   int64
+	ModelDir  string // <repository>/<model>
+	ModelFile string // the version's model file or folder; it may not exist
+	Config    *modelconfig.ModelConfig
+	Instances int // how many instances will be made of it here
+}
+
+// TensorInfo is a tensor as a model file declares it; -1 is a dimension of any size.
+type TensorInfo struct {
+	Name     string
+	Datatype infer.Datatype
+	Shape    []int64
+	Optional bool
+}
+
+// Description is what a model file declares of itself.
+type Description struct {
+	Inputs, Outputs []TensorInfo
+}
+
+// Model is a loaded model version.
+type Model interface {
+	NewInstance(ctx context.Context, spec InstanceSpec) (Instance, error)
+	// Close frees the model; its instances are closed before.
+	Close() error
+}
+
+// InstanceSpec says where an instance lives.
+type InstanceSpec struct {
+	Name     string
+	GPU      bool
+	Device   int // CUDA ordinal as this process sees it
+	Profiles []string
+}
+
+// Instance executes batches, one at a time.
+type Instance interface {
+	// Execute answers every request of b, through b's methods, before it returns.
+	// Where it returns an error, the requests that have no final answer get it.
+	Execute(b Batch) error
+	Close() error
+}
+
+// Batch is one execution as a backend sees it. Inputs are read-only and valid until
+// Execute returns. Its methods may be called by Execute's goroutine alone.
+type Batch interface {
+	// Rows is the sum of the requests' rows; 0 for a model without batch dimension.
+	Rows() int
+	// Inputs are contiguous tensors of the whole batch.
+	Inputs() []infer.Tensor
+	// Requests are the batch's requests in the order of their rows.
+	Requests() []Request
+
+	// Alloc takes n bytes of the response arena, 64-byte aligned. They belong to the
+	// batch: what no output uses is freed when Execute returns.
+	Alloc(n int64) ([]byte, error)
+	// Outputs answers all requests with tensors of the whole batch, rows first. Data
+	// in memory from Alloc is not copied, other data is before it returns. It is the
+	// last answer.
+	Outputs(outputs []infer.Tensor) error
+	// Respond answers request i; final says that no other answer follows. The rules
+	// for data are those of Outputs.
+	Respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error
+	// Fail ends request i with an error.
+	Fail(i int, err error) error
+
+	// InputDone and InferDone mark the ends of the phases "compute input" and
+	// "compute infer" for statistics; the rest until Execute returns is "output".
+	InputDone()
+	InferDone()
+}
+
+// Request is one request of a batch.
+type Request interface {
+	ID() string
+	Rows() int
+	Params() infer.Params
+	Correlation() (c infer.Correlation, start, end bool)
+	// Wants says whether the output was asked for.
+	Wants(output string) bool
+	// Cancelled says that nobody waits for its answer any more. It is cheap, and may
+	// be called from any goroutine until Execute returns.
+	Cancelled() bool
+	// Inputs are the request's own tensors, views on the batch's rows.
+	Inputs() []infer.Tensor
+}

@@ -1,0 +1,67 @@
+package wire
+
+import "github.com/sluice-serve/sluice/infer"
+
+// Segment is a range of bytes in an arena or in the bytes behind the descriptor.
+type Segment struct {
+	Offset int64
+	Length int64
+}
+
+// Batch is an execution order for one instance.
+type Batch struct {
+	ID uint64
+	// Rows is the sum of the requests' rows; 0 for a model without batch dimension.
+	Rows     int
+	Requests []Request
+	Inputs   []Input
+}
+
+// Request is what a backend may know of one request of a batch.
+type Request struct {
+	ID          string
+	Rows        int
+	Params      infer.Params
+	Outputs     []string // names asked for; empty: all
+	Correlation infer.Correlation
+	Start, End  bool   // of its sequence
+	Cancel      uint32 // index of its cancel flag in the batch's flag bytes
+	Timeout     int64  // nanoseconds left when the batch was sent; 0: none
+}
+
+// Input is one input of the whole batch; more than one segment has to be gathered.
+type Input struct {
+	Name     string
+	Datatype infer.Datatype
+	Shape    []int64
+	Segments []Segment
+}
+
+// Result is the worker's answer: the end of a batch, or with More set a part of it.
+type Result struct {
+	ID        uint64 // of the batch
+	More      bool
+	Code      infer.Code // of Err
+	Err       string     // the whole batch failed; "" otherwise
+	Outputs   []Output   // of the whole batch
+	Responses []Response // of single requests, in place of Outputs
+	Compute   infer.ComputeTimes
+}
+
+// Output is one tensor in the response arena.
+type Output struct {
+	Name     string
+	Datatype infer.Datatype
+	Shape    []int64
+	Data     Segment
+}
+
+// Response answers one request of the batch.
+type Response struct {
+	Index   int
+	Code    infer.Code
+	Err     string // "" where it succeeded
+	Final   bool
+	Params  infer.Params
+	Outputs []Output
+}
