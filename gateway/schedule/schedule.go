@@ -1,0 +1,48 @@
+package schedule
+
+import (
+	"context"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// Scheduler is the queue of one model version: requests in, batches to instances,
+// answers back to the goroutine that waits. Do is called by any number of goroutines.
+type Scheduler interface {
+	// Do queues req, waits for its answers and calls send for each on this goroutine.
+	// It returns nil once the final one was sent. It returns an error of infer (queue
+	// full, timed out, stopping, the model's failure) or ctx's cause as Cancelled when
+	// the caller left; its request is then out of the queue, or flagged as cancelled to
+	// the instance that has it. After Do returned, memory under req is held by the
+	// reference of the batch only.
+	Do(ctx context.Context, req *infer.Request, send infer.SendFunc) error
+	// InstanceDown takes an instance out of service: it gets no batch until
+	// InstanceUp. Batches that it had end through their Deliver.
+	InstanceDown(i int)
+	InstanceUp(i int)
+	// Ready counts the instances in service.
+	Ready() int
+	// Pending counts requests that wait for an instance.
+	Pending() int
+	// Drain refuses new requests (Unavailable, stopping), waits until the queued ones
+	// and those in flight are answered or ctx ends, then fails what is left.
+	Drain(ctx context.Context) error
+}
+
+// Memory is where batches are laid out; shm.Arena fits.
+type Memory interface {
+	// Alloc takes n bytes, aligned to 64. shm.ErrFull's Reason is memory_full.
+	Alloc(n int64) ([]byte, error)
+	Free(b []byte)
+	// Holds says that b lies in this memory, so a batch can name it without a copy.
+	Holds(b []byte) bool
+}
+
+// Observer hears what a scheduler does, for statistics and metrics; stats.Model fits.
+// Its methods are cheap and may be called from any goroutine.
+type Observer interface {
+	// Executed: a batch of so many requests and rows came back.
+	Executed(requests, rows int, c infer.ComputeTimes)
+	// Queued: the number of requests that wait changed by delta.
+	Queued(delta int)
+}
