@@ -1,0 +1,95 @@
+// Package memory gives front ends the memory that request bodies are received into:
+// small ones from a heap pool, large ones from the request arena, where the worker
+// reads them without a copy. What is out at one time is bounded.
+//
+// Front ends call it for every body; it has no goroutine.
+package memory
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// Arena is memory that workers see; shm.Arena fits.
+type Arena interface {
+	Alloc(n int64) ([]byte, error)
+	Free(b []byte)
+}
+
+// ArenaFrom is the size from which a body goes into the arena: below it a copy into a
+// batch slot costs less than an arena block of its own.
+const ArenaFrom = 32 << 10
+
+// Bodies hands out counted memory for bodies. The zero value has no arena and no
+// bound.
+type Bodies struct {
+	Arena Arena
+	Limit int64 // bytes out at one time; 0: no bound
+
+	out   atomic.Int64
+	small sync.Pool // of *body with cap(data) == ArenaFrom
+}
+
+type body struct {
+	infer.Buffer
+	heap []byte
+	in   *Bodies
+	done func(*infer.Buffer) // b.free, made once
+}
+
+// Body gives n bytes, whose content is undefined. Over the limit, or when the arena
+// is full, it is Unavailable with reason memory_full. The caller holds the one
+// reference.
+func (m *Bodies) Body(n int64) (*infer.Buffer, error) {
+	if out := m.out.Add(n); m.Limit > 0 && out > m.Limit {
+		m.out.Add(-n)
+		return nil, infer.Refusef(infer.Unavailable, infer.ReasonMemory,
+			"%d bytes of request bodies are being served, the most is %d", out-n, m.Limit)
+	}
+	if n < ArenaFrom || m.Arena == nil {
+		return m.fromHeap(n), nil
+	}
+	data, err := m.Arena.Alloc(n)
+	if err != nil {
+		m.out.Add(-n)
+		return nil, err
+	}
+	return infer.NewBuffer(data, m.freeArena), nil
+}
+
+// InUse is how many bytes are out.
+func (m *Bodies) InUse() int64 { return m.out.Load() }
+
+func (m *Bodies) fromHeap(n int64) *infer.Buffer {
+	b, ok := m.small.Get().(*body)
+	if !ok {
+		b = &body{in: m}
+		b.done = b.free
+	}
+	if int64(cap(b.heap)) < n {
+		b.heap = make([]byte, n, max(n, 1<<10))
+	}
+	b.Reset(b.heap[:n], b.done)
+	return &b.Buffer
+}
+
+// free puts small memory back into the pool; large heap memory is left to the
+// collector.
+func (b *body) free(buf *infer.Buffer) {
+	m := b.in
+	m.out.Add(-int64(len(buf.Data)))
+	buf.Data = nil
+	if cap(b.heap) > ArenaFrom {
+		b.heap = nil
+	}
+	m.small.Put(b)
+}
+
+func (m *Bodies) freeArena(buf *infer.Buffer) {
+	data := buf.Data
+	buf.Data = nil
+	m.Arena.Free(data)
+	m.out.Add(-int64(len(data)))
+}

@@ -1,0 +1,68 @@
+package memory
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+type fakeArena struct{ size, used int64 }
+
+func (a *fakeArena) Alloc(n int64) ([]byte, error) {
+	if a.used+n > a.size {
+		return nil, infer.Refusef(infer.Unavailable, infer.ReasonMemory, "full")
+	}
+	a.used += n
+	return make([]byte, n), nil
+}
+
+func (a *fakeArena) Free(b []byte) { a.used -= int64(len(b)) }
+
+func TestBodiesAreBounded(t *testing.T) {
+	arena := &fakeArena{size: 1 << 20}
+	m := &Bodies{Arena: arena, Limit: 1<<20 + 100}
+	big, err := m.Body(1 << 20)
+	if err != nil || arena.used != 1<<20 {
+		t.Fatalf("1 MiB: %v, arena holds %d", err, arena.used)
+	}
+	if _, err := m.Body(200); infer.ReasonOf(err) != infer.ReasonMemory {
+		t.Errorf("over the limit: %v, want reason %s", err, infer.ReasonMemory)
+	}
+	small, err := m.Body(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	small.Retain()
+	small.Release()
+	if m.InUse() != 1<<20+100 {
+		t.Errorf("in use %d with a reference held", m.InUse())
+	}
+	small.Release()
+	big.Release()
+	if m.InUse() != 0 || arena.used != 0 {
+		t.Errorf("after the releases: %d in use, arena %d", m.InUse(), arena.used)
+	}
+}
+
+func TestArenaFull(t *testing.T) {
+	m := &Bodies{Arena: &fakeArena{size: 100}}
+	var e *infer.Error
+	if _, err := m.Body(ArenaFrom); !errors.As(err, &e) || m.InUse() != 0 {
+		t.Errorf("full arena: %v, %d in use", err, m.InUse())
+	}
+}
+
+func TestBodyAllocations(t *testing.T) {
+	m := &Bodies{}
+	n := testing.AllocsPerRun(1000, func() {
+		b, err := m.Body(2048)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Release()
+	})
+	if n > 2 { // the pool may lose an entry to the collector, and the method value
+		t.Errorf("%v allocations a body", n)
+	}
+}
