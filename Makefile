@@ -1,0 +1,95 @@
+# Everything starts here; `make` alone lists what there is. Needed: Go, a C compiler, make, git, Python 3.11+ with venv.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .cache/venv/bin/python
+LIB := $(CURDIR)/.cache/onnxruntime/lib
+export PYTHON
+export SLUICE_ONNXRUNTIME ?= $(LIB)
+export PYTHONDONTWRITEBYTECODE := 1
+
+REPOSITORY ?= models
+FLAGS ?=
+GO_PACKAGES = $(shell go list ./... 2>/dev/null)
+OURS := git ls-files -co --exclude-standard -- '*.go' ':!*.pb.go'
+
+help: ## list what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s'|'
+
+run: build models ## serve the demo repository: HTTP 8000, gRPC 8001, metrics 8002 (REPOSITORY=, FLAGS=)
+	@echo "== bin/sluice serve --model-repository=$(REPOSITORY) $(FLAGS)"
+	@exec bin/sluice serve --model-repository=$(REPOSITORY) $(FLAGS)
+
+build: runtime headers ## bin/sluice (static) and bin/sluice-worker (cgo, ONNX Runtime beside it)
+	@echo "== go build: bin/sluice, bin/sluice-worker"
+	@mkdir -p bin
+	@CGO_ENABLED=0 go build -trimpath -o bin/sluice ./cmd/sluice
+	@CGO_ENABLED=1 CGO_CFLAGS="$$(scripts/cflags.sh)" go build -trimpath -o bin/sluice-worker ./cmd/sluice-worker
+	@ln -sfn ../.cache/onnxruntime/lib bin/lib
+
+test: fmt-check vet lint generate-check build models venv-test ## all that CI runs: format, vet, lint, race, fuzz, clients, faults
+	@echo "== go test -race"
+	@CGO_ENABLED=1 CGO_CFLAGS="$$(scripts/cflags.sh)" go test -race -timeout 300s -json ./... | $(PYTHON) scripts/gotest.py
+	@echo "== fuzz, 3 s each"
+	@CGO_CFLAGS="$$(scripts/cflags.sh)" scripts/fuzz.sh 3
+	@echo "== clients and faults against the built binaries (test/conformance, test/e2e)"
+	@$(VENV) -m pytest -q -rs -p no:cacheprovider test/conformance test/e2e
+
+bench: build venv-test peer ## sluice, the original and bare ONNX Runtime, side by side (ARGS=--quick)
+	@$(VENV) scripts/make_models.py bench .cache/bench-models
+	@go build -o bin/loadgen ./bench/loadgen
+	@CGO_CFLAGS="$$(scripts/cflags.sh)" go build -o bin/ort ./bench/ort
+	@$(VENV) bench/run.py $(ARGS)
+
+fmt: ## format the Go code
+	@$(OURS) | xargs -r gofmt -l -w
+
+fmt-check:
+	@echo "== gofmt"
+	@bad=$$($(OURS) | xargs -r ls 2>/dev/null | xargs -r gofmt -l); [ -z "$$bad" ] || { echo "not formatted (make fmt):"; echo "$$bad"; exit 1; }
+
+vet: headers runtime ## go vet
+	@echo "== go vet"
+	@CGO_CFLAGS="$$(scripts/cflags.sh)" go vet ./...
+
+lint: ## layout, comments, sizes (test/arch); Python and shell syntax
+	@echo "== lint"
+	@go test -count=1 ./test/arch >/dev/null || go test -count=1 ./test/arch
+	@for f in $$(git ls-files -co --exclude-standard -- '*.py'); do $(PYTHON) -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' "$$f"; done
+	@for f in $$(git ls-files -co --exclude-standard -- '*.sh') .ci/run; do bash -n "$$f"; done
+
+generate: venv-tools ## write the generated Go code again
+	@echo "== proto/generate.sh"
+	@PYTHON=$(VENV) proto/generate.sh
+
+generate-check: venv-tools
+	@echo "== generated code is up to date"
+	@before=$$(cat proto/*/*.pb.go | sha256sum); PYTHON=$(VENV) proto/generate.sh; \
+	 [ "$$before" = "$$(cat proto/*/*.pb.go | sha256sum)" ] || { echo "proto/*.pb.go were out of date and have been written again: commit them"; exit 1; }
+
+clean: ## remove what was built; .cache stays
+	@rm -rf bin models
+
+runtime:
+	@scripts/setup.sh runtime
+
+models:
+	@scripts/setup.sh models
+
+venv-test:
+	@scripts/setup.sh venv models test
+
+venv-tools:
+	@scripts/setup.sh venv models test tools
+
+peer:
+	@scripts/peer.sh
+
+# The C header of ONNX Runtime comes in a Go module.
+headers:
+	@[ -n "$$(go list -m -f '{{.Dir}}' github.com/yalue/onnxruntime_go)" ] || { echo "== Go modules"; go mod download; }
+
+.PHONY: help run build test bench fmt fmt-check vet lint generate generate-check clean runtime models venv-test venv-tools peer headers
