@@ -1,0 +1,133 @@
+package flags
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+)
+
+func none(string) (string, bool) { return "", false }
+
+func parse(t *testing.T, args ...string) *Serve {
+	t.Helper()
+	s, err := ParseServe(append([]string{"--model-repository=/m"}, args...), none)
+	if err != nil {
+		t.Fatalf("%q: %v", args, err)
+	}
+	return s
+}
+
+func TestBothForms(t *testing.T) {
+	s := parse(t, "--http-port", "18000", "--grpc-port=18001", "--exit-on-error", "false", "--allow-metrics=0",
+		"--disable-auto-complete-config", "--model-store=/n", "--exit-timeout-secs=5", "--strict-readiness")
+	c := s.Config
+	if c.HTTP.Port != 18000 || c.GRPC.Port != 18001 || c.Repository.ExitOnError || c.Metrics.Allow || !c.Repository.NoAutoComplete ||
+		len(c.Repository.Paths) != 2 || c.ExitTimeout != 5*time.Second || !c.Repository.StrictReadiness {
+		t.Errorf("got %+v", c)
+	}
+	if c.Metrics.Address != "0.0.0.0" {
+		t.Errorf("metrics address %q, want that of HTTP", c.Metrics.Address)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--htp-port=1"}, "unknown flag --htp-port; did you mean --http-port?"},
+		{[]string{"--http-port=x"}, "--http-port: 'x' is not an integer"},
+		{[]string{"--http-port=70000"}, "70000 is not in [0, 65535]"},
+		{[]string{"--http-port=1", "--http-port=2"}, "--http-port is given more than once"},
+		{[]string{"--exit-on-error=maybe"}, "'maybe' is not a boolean"},
+		{[]string{"--cache-config=local,size=1"}, "the response cache is not in this version"},
+		{[]string{"--model-control-mode=explicit"}, "model control mode 'explicit' is not in this version"},
+		{[]string{"--model-repository=s3://b/m"}, "repositories on s3:// are not in this version"},
+		{[]string{"--http-header-forward-pattern=("}, "--http-header-forward-pattern: error parsing regexp"},
+		{[]string{"--grpc-use-ssl=true"}, "--grpc-use-ssl needs --grpc-server-cert"},
+		{[]string{"models"}, "'models' is not a flag"},
+		{[]string{"--metrics-config=x=y"}, "no setting 'x'"},
+		{[]string{"--backend-config=onnxruntime"}, "is not <backend>,<setting>=<value>"},
+	} {
+		_, err := ParseServe(append([]string{"--model-repository=/m"}, c.args...), none)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: got %v, want %q in it", c.args, err, c.want)
+		}
+	}
+}
+
+func TestAllFaultsAtOnce(t *testing.T) {
+	_, err := ParseServe([]string{"--http-port=x", "--grpc-port=y"}, none)
+	for _, want := range []string{"--http-port", "--grpc-port"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s in it", err, want)
+		}
+	}
+	if _, err = ParseServe(nil, none); err == nil || !strings.Contains(err.Error(), "--model-repository must be specified") {
+		t.Errorf("no repository: %v", err)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	env := func(name string) (string, bool) {
+		v, ok := map[string]string{"SLUICE_HTTP_PORT": "1", "SLUICE_GRPC_PORT": "2", "SLUICE_MODEL_REPOSITORY": "/a;/b"}[name]
+		return v, ok
+	}
+	s, err := ParseServe([]string{"--grpc-port=3"}, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Config.HTTP.Port != 1 || s.Config.GRPC.Port != 3 || len(s.Config.Repository.Paths) != 2 {
+		t.Errorf("got http %d grpc %d paths %q", s.Config.HTTP.Port, s.Config.GRPC.Port, s.Config.Repository.Paths)
+	}
+}
+
+// Every flag of the original's --help must be known.
+func TestOriginalFlagsAreKnown(t *testing.T) {
+	known := map[string]bool{}
+	newServe().table().each(func(f *flag) { known[f.name] = true })
+	for _, name := range strings.Fields(originalFlags) {
+		if !known[name] {
+			t.Errorf("flag --%s of the original is not known", name)
+		}
+	}
+}
+
+func TestTuningFlagsAreNoticed(t *testing.T) {
+	if s := parse(t, "--http-thread-count=8"); len(s.Notices) != 1 {
+		t.Errorf("got notices %q", s.Notices)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	if s, err := ParseServe([]string{"--help"}, none); err != nil || !s.Help {
+		t.Errorf("--help: %v, %v", s.Help, err)
+	}
+	var out bytes.Buffer
+	if err := Usage(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"\nHTTP:\n", "  --http-port <integer>  (default 8000)\n", "SLUICE_FLAG"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("help lacks %q", want)
+		}
+	}
+}
+
+const originalFlags = `help id exit-timeout-secs log-verbose log-info log-warning log-error log-format log-file model-store
+model-repository exit-on-error disable-auto-complete-config strict-readiness model-control-mode repository-poll-secs
+load-model model-config-name model-load-thread-count model-load-retry-count model-namespacing enable-peer-access
+allow-http http-address http-port reuse-http-port http-header-forward-pattern http-thread-count http-restricted-api
+http-max-input-size allow-grpc grpc-address grpc-port reuse-grpc-port grpc-header-forward-pattern
+grpc-infer-thread-count grpc-infer-allocation-pool-size grpc-max-response-pool-size grpc-use-ssl grpc-use-ssl-mutual
+grpc-server-cert grpc-server-key grpc-root-cert grpc-infer-response-compression-level grpc-keepalive-time
+grpc-keepalive-timeout grpc-keepalive-permit-without-calls grpc-http2-max-pings-without-data
+grpc-http2-min-recv-ping-interval-without-data grpc-http2-max-ping-strikes grpc-max-connection-age
+grpc-max-connection-age-grace grpc-restricted-protocol allow-sagemaker sagemaker-port sagemaker-safe-port-range
+sagemaker-thread-count allow-vertex-ai vertex-ai-port vertex-ai-thread-count vertex-ai-default-model allow-metrics
+allow-gpu-metrics allow-cpu-metrics metrics-address metrics-port metrics-interval-ms metrics-config trace-config
+backend-directory backend-config repoagent-directory cache-config cache-directory rate-limit rate-limit-resource
+pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size min-supported-compute-capability
+buffer-manager-thread-count host-policy model-load-gpu-limit allow-client-shm strict-model-config
+response-cache-byte-size trace-file trace-level trace-rate trace-count trace-log-frequency`

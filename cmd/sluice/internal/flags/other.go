@@ -1,0 +1,93 @@
+package flags
+
+import "fmt"
+
+// later are the original's flags for features that this version has not. Giving one
+// is an error that names the feature, unless the value asks for nothing: a server that
+// quietly leaves out a cache or an access rule is worse than one that does not start.
+func (s *Serve) later() []flag {
+	refused := func(name, arg, feature string, harmless ...string) flag {
+		return flag{name: name, arg: arg, repeat: true, help: "Of " + feature + ".", set: func(v string) error {
+			for _, ok := range harmless {
+				if v == ok {
+					return nil
+				}
+			}
+			return fmt.Errorf("%s is not in this version of sluice", feature)
+		}}
+	}
+	return []flag{
+		refused("repository-poll-secs", "integer", "model control mode poll", "15"),
+		refused("load-model", "string", "model control mode explicit"),
+		refused("model-config-name", "string", "choosing a named model configuration", ""),
+		refused("model-namespacing", "boolean", "model namespacing", "false"),
+		refused("model-load-gpu-limit", "string", "the GPU memory limit at load"),
+		refused("http-restricted-api", "string", "the restricted API list"),
+		refused("grpc-restricted-protocol", "string", "the restricted API list"),
+		refused("allow-sagemaker", "boolean", "the SageMaker front end", "false"),
+		refused("allow-vertex-ai", "boolean", "the Vertex AI front end", "false"),
+		refused("vertex-ai-default-model", "string", "the Vertex AI front end"),
+		refused("cache-config", "string,string=string", "the response cache"),
+		refused("rate-limit", "string", "the rate limiter", "off"),
+		refused("rate-limit-resource", "string", "the rate limiter"),
+		refused("trace-config", "string,string=string", "tracing"),
+		refused("allow-client-shm", "boolean", "shared memory of clients", "false"),
+		refused("host-policy", "string,string=string", "host policies"),
+	}
+}
+
+// tuning are the original's flags whose subject does not exist here: they are taken,
+// so that a command line can be moved over, and a notice in the log says so.
+func (s *Serve) tuning() []flag {
+	ignored := func(name, arg, why string) flag {
+		return flag{name: name, arg: arg, repeat: true, help: why, set: func(string) error {
+			s.Notices = append(s.Notices, fmt.Sprintf("--%s has no effect: %s", name, why))
+			return nil
+		}}
+	}
+	return []flag{
+		ignored("http-thread-count", "integer", "Connections need no threads of their own."),
+		ignored("grpc-infer-thread-count", "integer", "Calls need no threads of their own."),
+		ignored("grpc-infer-allocation-pool-size", "integer", "Request objects are pooled as needed."),
+		ignored("grpc-max-response-pool-size", "integer", "Response objects are pooled as needed."),
+		ignored("grpc-http2-max-pings-without-data", "integer", "The transport sends no such pings."),
+		ignored("grpc-http2-max-ping-strikes", "integer", "The transport allows two."),
+		ignored("sagemaker-port", "integer", "There is no SageMaker front end in this version."),
+		ignored("sagemaker-safe-port-range", "integer-integer", "There is no SageMaker front end in this version."),
+		ignored("sagemaker-thread-count", "integer", "There is no SageMaker front end in this version."),
+		ignored("vertex-ai-port", "integer", "There is no Vertex AI front end in this version."),
+		ignored("vertex-ai-thread-count", "integer", "There is no Vertex AI front end in this version."),
+		ignored("backend-directory", "string", "Backends are part of sluice-worker."),
+		ignored("repoagent-directory", "string", "There are no repository agents in this version."),
+		ignored("cache-directory", "string", "Caches are part of sluice."),
+		ignored("enable-peer-access", "boolean", "Each GPU has a worker of its own."),
+		ignored("pinned-memory-pool-byte-size", "integer", "Tensors lie in arenas: see --request-arena-byte-size."),
+		ignored("cuda-memory-pool-byte-size", "integer:integer", "Backends allocate device memory themselves."),
+		ignored("cuda-virtual-address-size", "integer:integer", "There is no growable state in this version."),
+		ignored("min-supported-compute-capability", "float", "The backend's libraries decide."),
+		ignored("buffer-manager-thread-count", "integer", "Batches are laid out without gathering."),
+	}
+}
+
+// deprecated are the original's deprecated flags.
+func (s *Serve) deprecated() []flag {
+	strict := func(v string) error {
+		on, err := boolean(v)
+		s.Config.Repository.NoAutoComplete = s.Config.Repository.NoAutoComplete || on
+		return err
+	}
+	later := func(name, arg, instead string) flag {
+		return flag{name: name, arg: arg, help: "Use " + instead + ".", set: func(string) error {
+			return fmt.Errorf("deprecated, and %s is not in this version of sluice", instead)
+		}}
+	}
+	return []flag{
+		{name: "strict-model-config", arg: "boolean", help: "Use --disable-auto-complete-config.", set: strict},
+		later("response-cache-byte-size", "integer", "--cache-config"),
+		later("trace-file", "string", "--trace-config"),
+		later("trace-level", "string", "--trace-config"),
+		later("trace-rate", "integer", "--trace-config"),
+		later("trace-count", "integer", "--trace-config"),
+		later("trace-log-frequency", "integer", "--trace-config"),
+	}
+}

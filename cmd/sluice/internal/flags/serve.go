@@ -1,0 +1,344 @@
+package flags
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-serve/sluice/gateway"
+)
+
+// Serve is what the command line of `sluice serve` says.
+type Serve struct {
+	Config  gateway.Config
+	Help    bool     // asked for; nothing else counts
+	Notices []string // flags that were taken without effect, and why
+
+	grpcTLS bool // --grpc-use-ssl or --grpc-use-ssl-mutual is on
+}
+
+// ParseServe reads the arguments after `sluice serve` and, for flags that are not
+// there, the environment: --http-port is SLUICE_HTTP_PORT. All faults come at once.
+func ParseServe(args []string, env func(string) (string, bool)) (*Serve, error) {
+	s := newServe()
+	rest, err := s.table().parse(args, env)
+	if err != nil || s.Help {
+		if s.Help {
+			err = nil
+		}
+		return s, err
+	}
+	if len(rest) > 0 {
+		return s, fmt.Errorf("'%s' is not a flag; all of sluice serve's arguments begin with --", rest[0])
+	}
+	if s.grpcTLS && (s.Config.GRPC.TLS.Cert == "" || s.Config.GRPC.TLS.Key == "") {
+		return s, fmt.Errorf("--grpc-use-ssl needs --grpc-server-cert and --grpc-server-key")
+	}
+	s.finish()
+	return s, s.Config.Validate()
+}
+
+// Usage writes the help of `sluice serve`.
+func Usage(w io.Writer) error {
+	if _, err := io.WriteString(w, "Usage: sluice serve --model-repository=DIR [flags]\n\n"+
+		"Each flag can be given as --flag=value, as --flag value, or in the environment as SLUICE_FLAG\n"+
+		"(upper case, underscores; values of repeatable flags separated by semicolons).\n"); err != nil {
+		return err
+	}
+	return newServe().table().usage(w)
+}
+
+func newServe() *Serve { return &Serve{Config: gateway.DefaultConfig()} }
+
+// finish fills what depends on several flags.
+func (s *Serve) finish() {
+	c := &s.Config
+	if c.Metrics.Address == "" {
+		c.Metrics.Address = c.HTTP.Address
+	}
+	if !s.grpcTLS { // the original ignores the files then
+		c.GRPC.TLS = gateway.TLSFiles{}
+	}
+}
+
+func (s *Serve) table() *set {
+	return &set{groups: []group{
+		{"Server", s.server()}, {"Logging", s.logging()}, {"Model Repository", s.repository()}, {"HTTP", s.http()},
+		{"GRPC", s.grpc()}, {"Metrics", s.metrics()}, {"Workers", s.workers()}, {"Backend", s.backend()},
+		{"Not in this version", s.later()}, {"Accepted without effect", s.tuning()}, {"Deprecated", s.deprecated()},
+	}}
+}
+
+func (s *Serve) server() []flag {
+	c := &s.Config
+	return []flag{
+		{name: "help", help: "Print this and exit.", set: boolInto(&s.Help)},
+		{name: "id", arg: "string", def: c.ID, help: "Name of this server in its metadata.", set: stringInto(&c.ID)},
+		{name: "exit-timeout-secs", arg: "integer", def: "30",
+			help: "Seconds that requests in flight have to finish after SIGTERM.", set: durationInto(&c.ExitTimeout, time.Second)},
+		{name: "exit-grace-ms", arg: "integer", def: "1000",
+			help: "Milliseconds between answering not ready and refusing connections, so that load balancers can notice.",
+			set:  durationInto(&c.ExitGrace, time.Millisecond)},
+		{name: "port-file", arg: "string", help: "Write the ports listened on to this file, as JSON, once the server is ready; " +
+			"for port 0, which takes any free one.", set: stringInto(&c.PortFile)},
+		{name: "max-body-memory-byte-size", arg: "integer", def: strconv.FormatInt(c.BodyLimit, 10),
+			help: "Bytes of request bodies that are held at one time; further requests are refused with 503.",
+			set:  intInto(&c.BodyLimit, 1<<20, math.MaxInt64)},
+	}
+}
+
+func (s *Serve) logging() []flag {
+	l := &s.Config.Log
+	return []flag{
+		{name: "log-verbose", arg: "integer", def: "0", help: "Level of verbose messages; 0 is none.", set: intInto(&l.Verbose, 0, math.MaxInt32)},
+		{name: "log-info", arg: "boolean", def: "true", help: "Log messages of level info.", set: boolInto(&l.Info)},
+		{name: "log-warning", arg: "boolean", def: "true", help: "Log warnings.", set: boolInto(&l.Warning)},
+		{name: "log-error", arg: "boolean", def: "true", help: "Log errors.", set: boolInto(&l.Error)},
+		{name: "log-format", arg: "string", def: l.Format, help: "default (LMMDD hh:mm:ss.ssssss) or ISO8601 (YYYY-MM-DDThh:mm:ssZ L).",
+			set: stringInto(&l.Format)},
+		{name: "log-file", arg: "string", help: "Append the log to this file in place of standard error.", set: stringInto(&l.File)},
+	}
+}
+
+func (s *Serve) repository() []flag {
+	r := &s.Config.Repository
+	path := func(v string) error {
+		if v == "" {
+			return fmt.Errorf("the path is empty")
+		}
+		for _, scheme := range []string{"s3://", "gs://", "as://"} {
+			if strings.HasPrefix(v, scheme) {
+				return fmt.Errorf("repositories on %s are not in this version", scheme)
+			}
+		}
+		r.Paths = append(r.Paths, v)
+		return nil
+	}
+	return []flag{
+		{name: "model-repository", arg: "string", repeat: true, help: "Folder of models; may be given several times. A model that is " +
+			"in more than one of them is not available.", set: path},
+		{name: "model-store", arg: "string", repeat: true, help: "The same as --model-repository.", set: path},
+		{name: "exit-on-error", arg: "boolean", def: "true", help: "Exit when a model fails to load at the start.", set: boolInto(&r.ExitOnError)},
+		{name: "disable-auto-complete-config", help: "Serve model configurations as they are written; nothing is read from model files.",
+			set: boolInto(&r.NoAutoComplete)},
+		{name: "strict-readiness", arg: "boolean", def: "true", help: "Ready only when all models are; otherwise when the server answers.",
+			set: boolInto(&r.StrictReadiness)},
+		{name: "model-load-thread-count", arg: "integer", def: "4", help: "Models loaded at one time.", set: intInto(&r.LoadThreads, 1, 1024)},
+		{name: "model-load-retry-count", arg: "integer", def: "0", help: "Further tries to load a model that failed.", set: intInto(&r.LoadRetries, 0, 1000)},
+		{name: "model-control-mode", arg: "string", def: "none", help: "none: all models are loaded at the start and stay. " +
+			"poll and explicit are not in this version.", set: only("none", "model control mode")},
+	}
+}
+
+func (s *Serve) http() []flag {
+	h := &s.Config.HTTP
+	return append(listen("http", &h.Listen, 8000), []flag{
+		{name: "http-max-input-size", arg: "integer", def: strconv.FormatInt(h.MaxInputSize, 10),
+			help: "Bytes of the largest request body, decompressed.", set: intInto(&h.MaxInputSize, 1, math.MaxInt64)},
+		{name: "http-server-cert", arg: "string", help: "PEM file of the certificate; with --http-server-key the port speaks HTTPS.", set: stringInto(&h.TLS.Cert)},
+		{name: "http-server-key", arg: "string", help: "PEM file of the key.", set: stringInto(&h.TLS.Key)},
+		{name: "http-root-cert", arg: "string", help: "PEM file of the roots of client certificates.", set: stringInto(&h.TLS.Root)},
+		{name: "http-use-ssl-mutual", arg: "boolean", def: "false", help: "Clients must show a certificate of --http-root-cert.", set: boolInto(&h.TLS.Mutual)},
+	}...)
+}
+
+// listen are the flags that HTTP and gRPC share.
+func listen(name string, l *gateway.Listen, port int) []flag {
+	return []flag{
+		{name: "allow-" + name, arg: "boolean", def: "true", help: "Listen for it.", set: boolInto(&l.Allow)},
+		{name: name + "-address", arg: "string", def: l.Address, help: "Address to listen on.", set: stringInto(&l.Address)},
+		{name: name + "-port", arg: "integer", def: strconv.Itoa(port), help: "Port to listen on; 0 takes any free one.", set: intInto(&l.Port, 0, 65535)},
+		{name: "reuse-" + name + "-port", arg: "boolean", def: "false", help: "Let several servers listen on the port.", set: boolInto(&l.Reuse)},
+		{name: name + "-unix-socket", arg: "string", help: "Listen on a Unix socket at this path as well.", set: stringInto(&l.Unix)},
+		{name: name + "-header-forward-pattern", arg: "string", help: "Headers whose names match this regular expression (RE2, anywhere in " +
+			"the name, any case) become request parameters.", set: stringInto(&l.Forward)},
+	}
+}
+
+func (s *Serve) grpc() []flag {
+	g := &s.Config.GRPC
+	useTLS := func(mutual bool) func(string) error {
+		return func(v string) error {
+			on, err := boolean(v)
+			if on && mutual {
+				g.TLS.Mutual = true
+			}
+			s.grpcTLS = s.grpcTLS || on
+			return err
+		}
+	}
+	return append(listen("grpc", &g.Listen, 8001), []flag{
+		{name: "grpc-use-ssl", arg: "boolean", def: "false", help: "Speak TLS.", set: useTLS(false)},
+		{name: "grpc-use-ssl-mutual", arg: "boolean", def: "false", help: "Speak TLS with clients that show a certificate.", set: useTLS(true)},
+		{name: "grpc-server-cert", arg: "string", help: "PEM file of the certificate.", set: stringInto(&g.TLS.Cert)},
+		{name: "grpc-server-key", arg: "string", help: "PEM file of the key.", set: stringInto(&g.TLS.Key)},
+		{name: "grpc-root-cert", arg: "string", help: "PEM file of the roots of client certificates.", set: stringInto(&g.TLS.Root)},
+		{name: "grpc-infer-response-compression-level", arg: "string", def: g.Compression, help: "none, low, medium or high.",
+			set: oneOf(&g.Compression, "none", "low", "medium", "high")},
+		{name: "grpc-keepalive-time", arg: "integer", def: "7200000", help: "Milliseconds without traffic after which the server pings.",
+			set: durationInto(&g.KeepaliveTime, time.Millisecond)},
+		{name: "grpc-keepalive-timeout", arg: "integer", def: "20000", help: "Milliseconds that the answer to a ping may take.",
+			set: durationInto(&g.KeepaliveTimeout, time.Millisecond)},
+		{name: "grpc-keepalive-permit-without-calls", arg: "boolean", def: "false", help: "Take pings of clients without calls.",
+			set: boolInto(&g.PermitWithoutCalls)},
+		{name: "grpc-http2-min-recv-ping-interval-without-data", arg: "integer", def: "300000",
+			help: "Milliseconds that must lie between two pings of a client.", set: durationInto(&g.MinPingInterval, time.Millisecond)},
+		{name: "grpc-max-connection-age", arg: "integer", help: "Milliseconds that a connection may live.",
+			set: durationInto(&g.MaxConnectionAge, time.Millisecond)},
+		{name: "grpc-max-connection-age-grace", arg: "integer", help: "Milliseconds that its calls have then.",
+			set: durationInto(&g.MaxConnectionAgeGrace, time.Millisecond)},
+		{name: "grpc-standard-codec", arg: "boolean", def: "false", help: "Decode inference messages with the protobuf library.",
+			set: boolInto(&g.StandardCodec)},
+	}...)
+}
+
+func (s *Serve) metrics() []flag {
+	m := &s.Config.Metrics
+	return []flag{
+		{name: "allow-metrics", arg: "boolean", def: "true", help: "Serve Prometheus metrics.", set: boolInto(&m.Allow)},
+		{name: "allow-gpu-metrics", arg: "boolean", def: "true", help: "Those of GPUs among them.", set: boolInto(&m.GPU)},
+		{name: "allow-cpu-metrics", arg: "boolean", def: "true", help: "Those of the CPU among them.", set: boolInto(&m.CPU)},
+		{name: "metrics-address", arg: "string", help: "Address to listen on; that of HTTP if not given.", set: stringInto(&m.Address)},
+		{name: "metrics-port", arg: "integer", def: "8002", help: "Port to listen on; 0 takes any free one.", set: intInto(&m.Port, 0, 65535)},
+		{name: "metrics-interval-ms", arg: "float", def: "2000", help: "Milliseconds between readings of GPU figures.", set: func(v string) error {
+			ms, err := strconv.ParseFloat(v, 64)
+			if err != nil || ms < 1 || ms > 1e9 {
+				return fmt.Errorf("'%s' is not a number of milliseconds", v)
+			}
+			m.Interval = time.Duration(ms * float64(time.Millisecond))
+			return nil
+		}},
+		{name: "metrics-config", arg: "string=string", repeat: true, help: "counter_latencies=true|false, summary_latencies, " +
+			"histogram_latencies, or summary_quantiles=0.5:0.05,0.9:0.01.", set: s.metricsConfig},
+	}
+}
+
+func (s *Serve) metricsConfig(v string) error {
+	m := &s.Config.Metrics
+	key, value, ok := strings.Cut(v, "=")
+	if !ok {
+		return fmt.Errorf("'%s' is not <setting>=<value>", v)
+	}
+	switch key {
+	case "counter_latencies":
+		return boolInto(&m.Counters)(value)
+	case "summary_latencies":
+		return boolInto(&m.Summaries)(value)
+	case "histogram_latencies":
+		return boolInto(&m.Histograms)(value)
+	case "summary_quantiles":
+		q := map[float64]float64{}
+		for _, pair := range strings.Split(value, ",") {
+			a, b, _ := strings.Cut(pair, ":")
+			at, err1 := strconv.ParseFloat(a, 64)
+			e, err2 := strconv.ParseFloat(b, 64)
+			if err1 != nil || err2 != nil || at <= 0 || at >= 1 || e <= 0 || e >= 1 {
+				return fmt.Errorf("'%s' is not <quantile>:<error>, both between 0 and 1", pair)
+			}
+			q[at] = e
+		}
+		m.Quantiles = q
+		return nil
+	}
+	return fmt.Errorf("no setting '%s'; there are counter_latencies, summary_latencies, histogram_latencies, summary_quantiles", key)
+}
+
+func (s *Serve) workers() []flag {
+	w := &s.Config.Workers
+	return []flag{
+		{name: "worker", arg: "host:port", repeat: true, help: "A worker on another host (sluice-worker --listen); may be given several times.",
+			set: func(v string) error { w.Remote = append(w.Remote, v); return nil }},
+		{name: "worker-cert", arg: "string", help: "PEM file of the certificate shown to workers of --worker.", set: stringInto(&w.TLS.Cert)},
+		{name: "worker-key", arg: "string", help: "PEM file of its key.", set: stringInto(&w.TLS.Key)},
+		{name: "worker-root-cert", arg: "string", help: "PEM file of the roots of those workers' certificates.", set: stringInto(&w.TLS.Root)},
+		{name: "worker-insecure", arg: "boolean", def: "false", help: "Reach workers of --worker without TLS; on loopback only.", set: boolInto(&w.Insecure)},
+		{name: "worker-binary", arg: "string", help: "Path of sluice-worker; beside sluice if not given.", set: stringInto(&w.Binary)},
+		{name: "worker-stream", arg: "boolean", def: "false", help: "Carry batches to workers of this host over gRPC in place of shared memory.",
+			set: boolInto(&w.Stream)},
+		{name: "gpus", arg: "integers", help: "CUDA ordinals to start workers for, separated by commas; 'none' for none. All that are found if not given.",
+			set: func(v string) error { return s.gpus(v) }},
+		{name: "onnxruntime", arg: "string", help: "Path of ONNX Runtime's shared library; the worker finds it if not given.", set: stringInto(&w.ONNXRuntime)},
+		{name: "request-arena-byte-size", arg: "integer", def: strconv.FormatInt(w.RequestArena, 10),
+			help: "Bytes of shared memory for inputs of requests.", set: intInto(&w.RequestArena, 1, 1<<46)},
+		{name: "response-arena-byte-size", arg: "integer", def: strconv.FormatInt(w.ResponseArena, 10),
+			help: "Bytes of shared memory for outputs, for each worker.", set: intInto(&w.ResponseArena, 1, 1<<46)},
+	}
+}
+
+func (s *Serve) gpus(v string) error {
+	s.Config.Workers.GPUs = []int{}
+	if v == "none" || v == "" {
+		return nil
+	}
+	for _, part := range strings.Split(v, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(part))
+		if err != nil || n < 0 {
+			return fmt.Errorf("'%s' is not a CUDA ordinal", part)
+		}
+		s.Config.Workers.GPUs = append(s.Config.Workers.GPUs, n)
+	}
+	return nil
+}
+
+func (s *Serve) backend() []flag {
+	return []flag{
+		{name: "backend-config", arg: "string,string=string", repeat: true, help: "A setting of a backend: onnxruntime,intra-op-num-threads=1; " +
+			"of all backends: default-max-batch-size=4.", set: s.backendConfig},
+	}
+}
+
+// backendConfig reads `<backend>,<setting>=<value>` or `<setting>=<value>` for all.
+func (s *Serve) backendConfig(v string) error {
+	backend, setting, ok := strings.Cut(v, ",")
+	if !ok {
+		backend, setting = "", v
+	}
+	key, value, ok := strings.Cut(setting, "=")
+	if !ok || key == "" {
+		return fmt.Errorf("'%s' is not <backend>,<setting>=<value>", v)
+	}
+	options := s.Config.Repository.BackendOptions
+	if options[backend] == nil {
+		options[backend] = map[string]string{}
+	}
+	options[backend][key] = value
+	return nil
+}
+
+func durationInto(p *time.Duration, unit time.Duration) func(string) error {
+	return func(v string) error {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			return fmt.Errorf("'%s' is not an integer", v)
+		}
+		if n < 0 || n > int64(math.MaxInt64/unit) {
+			return fmt.Errorf("%d is not in [0, %d]", n, int64(math.MaxInt64/unit))
+		}
+		*p = time.Duration(n) * unit
+		return nil
+	}
+}
+
+func oneOf(p *string, values ...string) func(string) error {
+	return func(v string) error {
+		for _, ok := range values {
+			if v == ok {
+				*p = v
+				return nil
+			}
+		}
+		return fmt.Errorf("'%s' is not one of %s", v, strings.Join(values, ", "))
+	}
+}
+
+func only(value, feature string) func(string) error {
+	return func(v string) error {
+		if v != value {
+			return fmt.Errorf("%s '%s' is not in this version of sluice", feature, v)
+		}
+		return nil
+	}
+}

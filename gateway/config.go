@@ -1,0 +1,180 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"time"
+
+	"github.com/sluice-serve/sluice/gateway/logging"
+)
+
+// Config is one gateway in values; flags decode to it. The zero value of a field that
+// is a limit or a time means what its comment says; DefaultConfig is what the flags
+// start from.
+type Config struct {
+	ID          string        // in the server metadata
+	Version     string        // of this program
+	ExitTimeout time.Duration // for requests in flight after SIGTERM
+	ExitGrace   time.Duration // between "not ready" and refusing connections
+	PortFile    string        // JSON of the ports really listened on; "": none
+
+	Log        logging.Settings
+	Repository RepositoryConfig
+	HTTP       HTTPConfig
+	GRPC       GRPCConfig
+	Metrics    MetricsConfig
+	Workers    WorkersConfig
+
+	// BodyLimit bounds the bytes of request bodies held at one time, of all protocols.
+	BodyLimit int64
+}
+
+// RepositoryConfig is --model-repository and what goes with it.
+type RepositoryConfig struct {
+	Paths           []string
+	ExitOnError     bool
+	NoAutoComplete  bool
+	StrictReadiness bool
+	LoadThreads     int
+	LoadRetries     int
+	// BackendOptions is --backend-config: backend → setting → value; "" are settings
+	// for all.
+	BackendOptions map[string]map[string]string
+}
+
+// Listen is where a protocol listens.
+type Listen struct {
+	Allow   bool
+	Address string
+	Port    int    // 0: any free one
+	Reuse   bool   // SO_REUSEPORT
+	Unix    string // path of a Unix socket as well; "": none
+	Forward string // headers that become parameters, a regular expression; "": none
+}
+
+// TLSFiles are PEM files; empty names mean no TLS.
+type TLSFiles struct {
+	Cert, Key string
+	Root      string // of clients' certificates
+	Mutual    bool   // clients must show one
+}
+
+// HTTPConfig is --http-….
+type HTTPConfig struct {
+	Listen
+	TLS          TLSFiles
+	MaxInputSize int64 // bytes of one body, decompressed
+}
+
+// GRPCConfig is --grpc-….
+type GRPCConfig struct {
+	Listen
+	TLS                   TLSFiles
+	Compression           string // none, low, medium, high
+	KeepaliveTime         time.Duration
+	KeepaliveTimeout      time.Duration
+	PermitWithoutCalls    bool
+	MinPingInterval       time.Duration
+	MaxConnectionAge      time.Duration // 0: no bound
+	MaxConnectionAgeGrace time.Duration // 0: no bound
+	MaxPingStrikes        int
+	MaxPingsWithoutData   int
+	StandardCodec         bool // protobuf's own decoding in place of ours
+}
+
+// MetricsConfig is --metrics-… and --allow-…-metrics.
+type MetricsConfig struct {
+	Listen
+	GPU, CPU   bool
+	Interval   time.Duration
+	Counters   bool                // counter_latencies
+	Summaries  bool                // summary_latencies
+	Histograms bool                // histogram_latencies
+	Quantiles  map[float64]float64 // summary_quantiles: quantile → error; nil: the defaults
+}
+
+// WorkersConfig says which workers there are.
+type WorkersConfig struct {
+	Binary        string   // path of sluice-worker; "": beside this program
+	Remote        []string // host:port of workers on other hosts
+	TLS           TLSFiles // for Remote
+	Insecure      bool     // Remote without TLS, on loopback only
+	ONNXRuntime   string   // path of the library; "": the worker finds it
+	RequestArena  int64    // bytes
+	ResponseArena int64    // bytes for each local worker
+	Stream        bool     // the gRPC stream on local workers too
+	GPUs          []int    // CUDA ordinals of this host; nil: those that are found
+}
+
+// DefaultConfig is a gateway without flags.
+// Source of the defaults: the original's --help, but for what it has not.
+func DefaultConfig() Config {
+	return Config{
+		ID: "triton", ExitTimeout: 30 * time.Second, ExitGrace: time.Second,
+		Log: logging.DefaultSettings(),
+		Repository: RepositoryConfig{ExitOnError: true, StrictReadiness: true, LoadThreads: 4,
+			BackendOptions: map[string]map[string]string{}},
+		HTTP: HTTPConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8000}, MaxInputSize: 64 << 20},
+		GRPC: GRPCConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8001}, Compression: "none",
+			KeepaliveTime: 2 * time.Hour, KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute,
+			MaxPingStrikes: 2, MaxPingsWithoutData: 2},
+		Metrics: MetricsConfig{Listen: Listen{Allow: true, Port: 8002}, GPU: true, CPU: true, Interval: 2 * time.Second,
+			Counters: true},
+		Workers:   WorkersConfig{RequestArena: 256 << 20, ResponseArena: 256 << 20},
+		BodyLimit: 1 << 30,
+	}
+}
+
+// Validate says everything that is wrong with c at once, or nil.
+func (c *Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if len(c.Repository.Paths) == 0 {
+		bad("--model-repository must be specified")
+	}
+	if !c.HTTP.Allow && !c.GRPC.Allow {
+		bad("--allow-http and --allow-grpc are both false: nothing would be served")
+	}
+	errs = append(errs, c.Log.Validate(), checkTLS("http", c.HTTP.TLS), checkTLS("grpc", c.GRPC.TLS))
+	for name, l := range map[string]Listen{"http": c.HTTP.Listen, "grpc": c.GRPC.Listen} {
+		if l.Forward == "" {
+			continue
+		}
+		if _, err := regexp.Compile(l.Forward); err != nil {
+			bad("--%s-header-forward-pattern: %w", name, err)
+		}
+	}
+	if c.HTTP.MaxInputSize <= 0 {
+		bad("--http-max-input-size must be greater than 0")
+	}
+	if c.Workers.RequestArena < 1<<20 || c.Workers.ResponseArena < 1<<20 {
+		bad("--request-arena-byte-size and --response-arena-byte-size must be at least 1048576")
+	}
+	if len(c.Workers.Remote) > 0 && !c.Workers.Insecure && (c.Workers.TLS.Cert == "" || c.Workers.TLS.Key == "" || c.Workers.TLS.Root == "") {
+		bad("--worker needs --worker-cert, --worker-key and --worker-root-cert")
+	}
+	return errors.Join(errs...)
+}
+
+func checkTLS(name string, t TLSFiles) error {
+	if t == (TLSFiles{}) {
+		return nil
+	}
+	if t.Cert == "" || t.Key == "" {
+		return fmt.Errorf("TLS for %s needs a certificate and a key: --%s-server-cert, --%s-server-key", name, name, name)
+	}
+	if t.Mutual && t.Root == "" {
+		return fmt.Errorf("mutual TLS for %s needs --%s-root-cert", name, name)
+	}
+	for _, file := range []string{t.Cert, t.Key, t.Root} {
+		if file == "" {
+			continue
+		}
+		if _, err := os.Stat(file); err != nil {
+			return fmt.Errorf("TLS for %s: %w", name, err)
+		}
+	}
+	return nil
+}
