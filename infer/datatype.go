@@ -93,22 +93,22 @@ func Elements(shape []int64) (int64, error) {
 	if len(shape) > MaxRank {
 		return 0, Errorf(InvalidArg, "shape has %d dimensions, the most is %d", len(shape), MaxRank)
 	}
-	n, zero := int64(1), false
+	n := int64(1)
 	for _, d := range shape {
 		if d < 0 {
 			return 0, Errorf(InvalidArg, "shape %v has a negative dimension", shape)
 		}
+	}
+	for _, d := range shape {
 		if d == 0 {
-			zero = true
-			continue
+			return 0, nil
 		}
+	}
+	for _, d := range shape {
 		if n > math.MaxInt64/d {
 			return 0, Errorf(InvalidArg, "shape %v has more than %d elements", shape, int64(math.MaxInt64))
 		}
 		n *= d
-	}
-	if zero {
-		return 0, nil
 	}
 	return n, nil
 }
