@@ -1,0 +1,240 @@
+package shm
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/sluice-serve/sluice/infer"
+	"golang.org/x/sys/unix"
+)
+
+// Errors of a Lane, to be compared with errors.Is.
+var (
+	// ErrClosed: the mailbox or the lane was closed and nothing is left in it.
+	ErrClosed = errors.New("shm: the lane is closed")
+	// ErrTimeout: the time to wait is over.
+	ErrTimeout = errors.New("shm: nothing came in time")
+	// ErrCorrupt: the peer wrote what it never may; it can't be trusted any more.
+	ErrCorrupt = errors.New("shm: the peer wrote nonsense into the lane")
+)
+
+// LaneConfig are the sizes of a lane; each zero value is its default.
+type LaneConfig struct {
+	Mailboxes   int // 1024; the most instances in one worker
+	Completions int // 1024, a power of two; results that wait for the gateway
+	Releases    int // 16384, a power of two; tokens that wait for the worker
+}
+
+const (
+	laneMagic   = 0x656c736c75696365
+	laneVersion = 1
+	laneHeader  = 4096
+	boxStride   = 128 // the post's line, and the waiter's
+	entrySize   = 64
+
+	// Offsets in the header. What one side writes often stands two lines away from
+	// what the other does.
+	offMagic       = 0
+	offVersion     = 8
+	offMailboxes   = 12
+	offCompletions = 16
+	offReleases    = 20
+	offClosed      = 128
+	offCompHead    = 256
+	offCompWaiter  = 384
+	offCompTail    = 512
+	offFullWaiter  = 640
+	offRelHead     = 768
+	offRelWaiter   = 896
+	offRelTail     = 1024
+)
+
+// Completion announces one result. The gateway gets what the worker wrote, unchecked
+// but for Mailbox, which is one of the lane's.
+type Completion struct {
+	Batch   uint64 // ID of the batch
+	Mailbox uint32 // of the instance that had it
+	// Fault, where it is not 0, ends the batch with this infer.Code and there is no
+	// descriptor: the answer of a worker that has no memory left to say more.
+	Fault  infer.Code
+	Offset int64  // of the result's descriptor (wire.Result) in the response arena
+	Length int64  // of the descriptor in bytes
+	Token  uint64 // given back through the release ring when nothing reads the result any more
+}
+
+// Lane carries descriptors between a gateway and one worker of its host. Nothing spins:
+// who has nothing to do sleeps in a futex, and who posts wakes only sleepers.
+type Lane struct {
+	mem []byte
+	fd  int
+
+	mailboxes         int
+	compMask, relMask uint64
+
+	closed                            *uint32
+	compHead, compTail                *uint64
+	relHead, relTail                  *uint64
+	compWaiter, fullWaiter, relWaiter waiter
+	boxes, completions, releases      int // offsets of the arrays
+	shut                              atomic.Bool
+	mu                                sync.Mutex // of the producers: completions in the worker, releases in the gateway
+	head                              uint64     // guarded by mu: own position of the ring this side produces
+	tail                              uint64     // own position of the ring this side consumes; one goroutine's, or under drainMu
+	overflow                          []uint64   // guarded by mu: tokens that found the ring full
+	drainMu                           sync.Mutex // of the worker's consumers of the release ring
+}
+
+func (c *LaneConfig) setDefaults() {
+	if c.Mailboxes == 0 {
+		c.Mailboxes = 1024
+	}
+	if c.Completions == 0 {
+		c.Completions = 1024
+	}
+	if c.Releases == 0 {
+		c.Releases = 16384
+	}
+}
+
+func (c LaneConfig) validate() error {
+	if c.Mailboxes < 1 || c.Mailboxes > 1<<20 {
+		return fmt.Errorf("shm: a lane can't have %d mailboxes", c.Mailboxes)
+	}
+	for _, n := range []int{c.Completions, c.Releases} {
+		if n < 1 || n > 1<<24 || n&(n-1) != 0 {
+			return fmt.Errorf("shm: a ring can't have %d entries, it has to be a power of two", n)
+		}
+	}
+	return nil
+}
+
+func (c LaneConfig) size() int64 {
+	return roundToPage(laneHeader + int64(c.Mailboxes)*boxStride + int64(c.Completions)*entrySize + int64(c.Releases)*8)
+}
+
+// NewLane makes a lane, the gateway's end. The descriptor (FD) goes to the worker.
+func NewLane(c LaneConfig) (*Lane, error) {
+	c.setDefaults()
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	fd, err := newMemfd("sluice-lane", c.size())
+	if err != nil {
+		return nil, err
+	}
+	mem, err := mapShared(fd, c.size(), true)
+	if err == nil {
+		err = seal(fd, sealSize|unix.F_SEAL_SEAL)
+	}
+	if err != nil {
+		return nil, errors.Join(err, (&Lane{mem: mem, fd: fd}).Close())
+	}
+	le := binary.LittleEndian
+	le.PutUint64(mem[offMagic:], laneMagic)
+	le.PutUint32(mem[offVersion:], laneVersion)
+	le.PutUint32(mem[offMailboxes:], uint32(c.Mailboxes))
+	le.PutUint32(mem[offCompletions:], uint32(c.Completions))
+	le.PutUint32(mem[offReleases:], uint32(c.Releases))
+	return layLane(mem, fd, c), nil
+}
+
+// OpenLane maps a lane whose descriptor was inherited, which it owns from then on: the
+// worker's end.
+func OpenLane(fd int) (*Lane, error) {
+	size, err := checkedSize(fd)
+	if err != nil {
+		return nil, err
+	}
+	if size < laneHeader {
+		return nil, fmt.Errorf("shm: a lane can't have %d bytes", size)
+	}
+	mem, err := mapShared(fd, size, true)
+	if err != nil {
+		return nil, err
+	}
+	unix.CloseOnExec(fd)
+	le := binary.LittleEndian
+	c := LaneConfig{
+		Mailboxes:   int(le.Uint32(mem[offMailboxes:])),
+		Completions: int(le.Uint32(mem[offCompletions:])),
+		Releases:    int(le.Uint32(mem[offReleases:])),
+	}
+	err = c.validate()
+	switch {
+	case le.Uint64(mem[offMagic:]) != laneMagic || le.Uint32(mem[offVersion:]) != laneVersion:
+		err = fmt.Errorf("shm: descriptor %d is no lane of version %d", fd, laneVersion)
+	case err == nil && c.size() != size:
+		err = fmt.Errorf("shm: the lane has %d bytes, want %d", size, c.size())
+	}
+	if err != nil {
+		return nil, errors.Join(err, (&Lane{mem: mem, fd: fd}).Close())
+	}
+	return layLane(mem, fd, c), nil
+}
+
+func layLane(mem []byte, fd int, c LaneConfig) *Lane {
+	l := &Lane{
+		mem: mem, fd: fd,
+		mailboxes: c.Mailboxes,
+		compMask:  uint64(c.Completions) - 1,
+		relMask:   uint64(c.Releases) - 1,
+		boxes:     laneHeader,
+	}
+	l.completions = l.boxes + c.Mailboxes*boxStride
+	l.releases = l.completions + c.Completions*entrySize
+	l.closed = l.u32(offClosed)
+	l.compHead, l.compTail = l.u64(offCompHead), l.u64(offCompTail)
+	l.relHead, l.relTail = l.u64(offRelHead), l.u64(offRelTail)
+	l.compWaiter = waiter{l.u32(offCompWaiter)}
+	l.fullWaiter = waiter{l.u32(offFullWaiter)}
+	l.relWaiter = waiter{l.u32(offRelWaiter)}
+	return l
+}
+
+func (l *Lane) u32(off int) *uint32 { return (*uint32)(unsafe.Pointer(&l.mem[off])) }
+
+func (l *Lane) u64(off int) *uint64 { return (*uint64)(unsafe.Pointer(&l.mem[off])) }
+
+// FD is the memfd to hand over; it stays the lane's.
+func (l *Lane) FD() int { return l.fd }
+
+// Mailboxes is how many there are.
+func (l *Lane) Mailboxes() int { return l.mailboxes }
+
+// Shut closes the lane for both sides: every mailbox closes, every sleeper wakes, and
+// what waits returns ErrClosed. It may be called more than once and from any
+// goroutine; Close must wait until none uses the lane any more.
+func (l *Lane) Shut() {
+	l.shut.Store(true)
+	atomic.StoreUint32(l.closed, 1)
+	for i := range l.mailboxes {
+		l.CloseMailbox(i)
+	}
+	l.compWaiter.wake()
+	l.fullWaiter.wake()
+	l.relWaiter.wake()
+}
+
+func (l *Lane) isShut() bool { return l.shut.Load() || atomic.LoadUint32(l.closed) != 0 }
+
+// Close unmaps the lane. Nobody in this process may use it any more.
+func (l *Lane) Close() error {
+	var errs []error
+	if l.mem != nil {
+		if err := unix.Munmap(l.mem); err != nil {
+			errs = append(errs, fmt.Errorf("shm: unmap: %w", err))
+		}
+		l.mem = nil
+	}
+	if l.fd >= 0 {
+		if err := unix.Close(l.fd); err != nil {
+			errs = append(errs, fmt.Errorf("shm: close: %w", err))
+		}
+		l.fd = -1
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,138 @@
+package shm
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// Offsets in an entry of the completion ring.
+const (
+	entBatch   = 0
+	entMailbox = 8
+	entFault   = 12
+	entOffset  = 16
+	entLength  = 24
+	entToken   = 32
+)
+
+// Complete announces a result to the gateway. The worker calls it, from any number of
+// goroutines; it waits while the ring is full. ErrClosed when the lane is shut.
+func (l *Lane) Complete(c Completion) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	full := func() bool { return l.head-atomic.LoadUint64(l.compTail) > l.compMask }
+	for full() {
+		if l.isShut() {
+			return ErrClosed
+		}
+		l.fullWaiter.await(0, false, func() bool { return !full() || l.isShut() })
+	}
+	at := l.completions + int(l.head&l.compMask)*entrySize
+	atomic.StoreUint64(l.u64(at+entBatch), c.Batch)
+	atomic.StoreUint32(l.u32(at+entMailbox), c.Mailbox)
+	atomic.StoreUint32(l.u32(at+entFault), uint32(c.Fault))
+	atomic.StoreUint64(l.u64(at+entOffset), uint64(c.Offset))
+	atomic.StoreUint64(l.u64(at+entLength), uint64(c.Length))
+	atomic.StoreUint64(l.u64(at+entToken), c.Token)
+	l.head++
+	atomic.StoreUint64(l.compHead, l.head)
+	l.compWaiter.wake()
+	return nil
+}
+
+// Completions waits until there is a result and copies what there is, at most len(dst).
+// One goroutine of the gateway calls it. It returns ErrTimeout after timeout, where
+// that is not 0, ErrClosed when the lane is shut, and ErrCorrupt when the worker broke
+// the ring, after which it must not be called again.
+func (l *Lane) Completions(dst []Completion, timeout time.Duration) (int, error) {
+	head := atomic.LoadUint64(l.compHead)
+	if head == l.tail {
+		ready := func() bool { return atomic.LoadUint64(l.compHead) != l.tail || l.isShut() }
+		if !l.compWaiter.await(timeout, false, ready) {
+			return 0, ErrTimeout
+		}
+		if head = atomic.LoadUint64(l.compHead); head == l.tail {
+			return 0, ErrClosed
+		}
+	}
+	if head-l.tail > l.compMask+1 {
+		return 0, fmt.Errorf("%w: %d results in a ring of %d", ErrCorrupt, head-l.tail, l.compMask+1)
+	}
+	n := min(int(head-l.tail), len(dst))
+	for i := range dst[:n] {
+		at := l.completions + int(l.tail&l.compMask)*entrySize
+		dst[i] = Completion{
+			Batch:   atomic.LoadUint64(l.u64(at + entBatch)),
+			Mailbox: atomic.LoadUint32(l.u32(at + entMailbox)),
+			Fault:   infer.Code(atomic.LoadUint32(l.u32(at + entFault))),
+			Offset:  int64(atomic.LoadUint64(l.u64(at + entOffset))),
+			Length:  int64(atomic.LoadUint64(l.u64(at + entLength))),
+			Token:   atomic.LoadUint64(l.u64(at + entToken)),
+		}
+		l.tail++
+		if dst[i].Mailbox >= uint32(l.mailboxes) {
+			return 0, fmt.Errorf("%w: a result of mailbox %d, there are %d", ErrCorrupt, dst[i].Mailbox, l.mailboxes)
+		}
+	}
+	atomic.StoreUint64(l.compTail, l.tail)
+	l.fullWaiter.wake()
+	return n, nil
+}
+
+// Release gives a completion's Token back to the worker, when nothing reads the result
+// any more. The gateway calls it, from any goroutine; it never blocks: what finds the
+// ring full waits in this process for the next Release.
+func (l *Lane) Release(token uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.overflow) > 0 && l.pushRelease(l.overflow[0]) {
+		l.overflow = l.overflow[1:]
+	}
+	if len(l.overflow) > 0 || !l.pushRelease(token) {
+		l.overflow = append(l.overflow, token)
+	}
+	l.relWaiter.wake()
+}
+
+func (l *Lane) pushRelease(token uint64) bool {
+	if l.head-atomic.LoadUint64(l.relTail) > l.relMask {
+		return false
+	}
+	atomic.StoreUint64(l.u64(l.releases+int(l.head&l.relMask)*8), token)
+	l.head++
+	atomic.StoreUint64(l.relHead, l.head)
+	return true
+}
+
+// Released copies the tokens that came back, at most len(dst), and does not wait. The
+// worker calls it, from any goroutine, when it allocates or ends a batch. Each token
+// frees everything that the worker hung on it: the descriptor and its tensors.
+func (l *Lane) Released(dst []uint64) int {
+	l.drainMu.Lock()
+	defer l.drainMu.Unlock()
+	n := min(int(atomic.LoadUint64(l.relHead)-l.tail), len(dst))
+	for i := range dst[:n] {
+		dst[i] = atomic.LoadUint64(l.u64(l.releases + int(l.tail&l.relMask)*8))
+		l.tail++
+	}
+	if n > 0 {
+		atomic.StoreUint64(l.relTail, l.tail)
+	}
+	return n
+}
+
+// WaitReleased sleeps until a token came back that Released has not returned yet, or
+// timeout has passed, or the lane is shut; false means that there is none. A worker
+// whose response arena is full may call it, from any goroutine.
+func (l *Lane) WaitReleased(timeout time.Duration) bool {
+	ready := func() bool {
+		l.drainMu.Lock()
+		defer l.drainMu.Unlock()
+		return atomic.LoadUint64(l.relHead) != l.tail
+	}
+	l.relWaiter.await(timeout, true, func() bool { return ready() || l.isShut() })
+	return ready()
+}
