@@ -1,0 +1,77 @@
+package wire
+
+// AppendResult writes res behind dst. It allocates only where dst is too small.
+func AppendResult(dst []byte, res *Result) []byte {
+	dst = append(dst, version, kindResult)
+	dst = appendBool(dst, res.More)
+	dst = append(dst, byte(res.Code))
+	dst = le.AppendUint64(dst, res.ID)
+	dst = le.AppendUint64(dst, uint64(res.Compute.Input))
+	dst = le.AppendUint64(dst, uint64(res.Compute.Infer))
+	dst = le.AppendUint64(dst, uint64(res.Compute.Output))
+	dst = appendString(dst, res.Err)
+	dst = le.AppendUint32(dst, uint32(len(res.Outputs)))
+	dst = appendOutputs(dst, res.Outputs)
+	dst = le.AppendUint32(dst, uint32(len(res.Responses)))
+	for i := range res.Responses {
+		p := &res.Responses[i]
+		dst = le.AppendUint32(dst, uint32(p.Index))
+		dst = append(dst, byte(p.Code))
+		dst = appendBool(dst, p.Final)
+		dst = append(dst, 0, 0)
+		dst = appendString(dst, p.Err)
+		dst = le.AppendUint32(dst, uint32(len(p.Params)))
+		dst = appendParams(dst, p.Params)
+		dst = le.AppendUint32(dst, uint32(len(p.Outputs)))
+		dst = appendOutputs(dst, p.Outputs)
+	}
+	return dst
+}
+
+func appendOutputs(dst []byte, outputs []Output) []byte {
+	for i := range outputs {
+		o := &outputs[i]
+		dst = appendTensor(dst, o.Name, o.Datatype, o.Shape)
+		dst = appendSegment(dst, o.Data)
+	}
+	return dst
+}
+
+// DecodeResult reads all of src into res, as DecodeBatch does. src must not change
+// meanwhile: what lies in memory that a worker can write is copied before. Whether
+// Index is a request of the batch is the caller's to check.
+func DecodeResult(src []byte, res *Result) error {
+	r := reader{src: src}
+	r.begin(kindResult)
+	res.More = r.bool()
+	res.Code = r.code()
+	res.ID = r.u64()
+	res.Compute.Input = r.positive("a duration")
+	res.Compute.Infer = r.positive("a duration")
+	res.Compute.Output = r.positive("a duration")
+	r.string(&res.Err)
+	res.Outputs = r.outputs(res.Outputs)
+	res.Responses = resize(res.Responses, r.count("responses", minResponse))
+	for i := range res.Responses {
+		p := &res.Responses[i]
+		p.Index = int(r.u32())
+		p.Code = r.code()
+		p.Final = r.bool()
+		r.bytes(2)
+		r.string(&p.Err)
+		p.Params = r.params(p.Params, r.count("parameters", minParam))
+		p.Outputs = r.outputs(p.Outputs)
+	}
+	return r.end()
+}
+
+func (r *reader) outputs(dst []Output) []Output {
+	dst = resize(dst, r.count("outputs", minOutput))
+	for i := range dst {
+		o := &dst[i]
+		o.Shape = r.tensor(&o.Name, &o.Datatype, o.Shape)
+		o.Data = r.segment()
+		r.checkSize(o.Name, o.Datatype, o.Shape, o.Data.Length)
+	}
+	return dst
+}
