@@ -117,3 +117,7 @@ func ReasonOf(err error) Reason {
 // ErrWorkerLost is in the chain of every batch failure whose cause is the death of
 // its worker; such a batch may be tried again when its requests are stateless.
 var ErrWorkerLost = errors.New("the model's worker process ended")
+
+// ErrDecoupled says that the model may answer a request any number of times, which
+// the call can't take. Front ends put their own words in its place.
+var ErrDecoupled = Errorf(Unsupported, "the call takes one response, and the model has a decoupled transaction policy")

@@ -87,6 +87,7 @@ type Request struct {
 	Correlation   Correlation
 	SequenceStart bool
 	SequenceEnd   bool
+	Streaming     bool // the caller takes any number of responses
 
 	// Memory is the counted memory under Inputs, or nil when they are plain
 	// garbage-collected bytes. The maker of the request releases its reference after

@@ -1,0 +1,151 @@
+// Package pipeline is the order of a request's steps, and nothing else: what a step
+// does lives in the package it calls. A front end calls Open with the headers, decodes
+// the body, and calls Infer.
+//
+// A Pipeline has no state of its own and no goroutine; a request stays on the
+// goroutine of its front end from the first byte to the last, and everything it waits
+// for ends when its context does.
+package pipeline
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+
+	"github.com/sluice-serve/sluice/gateway/classification"
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// Model is one model version, pinned; gateway/repository fits it.
+type Model interface {
+	// Validate checks the request against the model and sets its Rows.
+	Validate(req *infer.Request) error
+	// Do queues the request and answers it through send, on this goroutine.
+	Do(ctx context.Context, req *infer.Request, send infer.SendFunc) error
+	// Decoupled says that one request may have any number of responses.
+	Decoupled() bool
+	// Batched says that the first dimension of every tensor is the batch.
+	Batched() bool
+	// Labels are an output's class labels, or nil.
+	Labels(output string) []string
+	// Present turns a response's tensors from the backend's view into the client's.
+	Present(resp *infer.Response)
+	// Done records a request that has ended.
+	Done(req *infer.Request, err error)
+	Release()
+}
+
+// Models finds models; gateway/repository fits it.
+type Models interface {
+	// Acquire pins a version: it stays loaded until Release. NotFound, InvalidArg (a
+	// version that is no number) or Unavailable (not ready).
+	Acquire(ctx context.Context, name, version string) (Model, error)
+}
+
+// Pipeline carries requests to their responses.
+type Pipeline struct {
+	models   Models
+	stopping atomic.Bool
+}
+
+// New makes a pipeline over models.
+func New(models Models) *Pipeline { return &Pipeline{models: models} }
+
+// Stop makes Open refuse every further inference: the gateway drains.
+func (p *Pipeline) Stop() { p.stopping.Store(true) }
+
+func nothing() {}
+
+// Open decides on headers alone whether a call may go on; the body is not read yet.
+// The context it returns is for the rest of the call; the function must be called when
+// the call has ended. Identity and admission will stand here.
+func (p *Pipeline) Open(ctx context.Context, env *infer.Envelope) (context.Context, func(), error) {
+	if env.Action == infer.ActionInference && p.stopping.Load() {
+		return nil, nil, infer.Refusef(infer.Unavailable, infer.ReasonStopping,
+			"the server is shutting down and has stopped accepting new requests")
+	}
+	return ctx, nothing, nil
+}
+
+// Infer carries one decoded request to its responses. The order of the steps is this
+// file's contract. send is called on this goroutine, once, or for decoupled models any
+// number of times; what it is given it owns. An error is infer's; responses that were
+// sent before it stay sent.
+func (p *Pipeline) Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
+	if req.Times.RequestStart == 0 {
+		req.Times.RequestStart = infer.Now()
+	}
+	m, err := p.models.Acquire(ctx, req.Model, req.Version)
+	if err != nil {
+		return err
+	}
+	defer m.Release()
+	err = p.checked(ctx, m, req, send)
+	req.Times.RequestEnd = infer.Now()
+	m.Done(req, err)
+	return err
+}
+
+// checked is what follows once the model is pinned.
+func (p *Pipeline) checked(ctx context.Context, m Model, req *infer.Request, send infer.SendFunc) error {
+	if m.Decoupled() && !req.Streaming {
+		return infer.ErrDecoupled
+	}
+	if err := m.Validate(req); err != nil {
+		return err
+	}
+	return p.execute(ctx, m, req, presented(m, req, send))
+}
+
+// execute is the part that each step of an ensemble will repeat: the response cache
+// will stand here, before the queue.
+func (p *Pipeline) execute(ctx context.Context, m Model, req *infer.Request, send infer.SendFunc) error {
+	return m.Do(ctx, req, send)
+}
+
+// presented is send with the client's view of each response: the outputs it asked
+// for, in the model's order, in the shapes of the model configuration, and classes in
+// place of tensors where it asked for classes.
+func presented(m Model, req *infer.Request, send infer.SendFunc) infer.SendFunc {
+	return func(resp *infer.Response) error {
+		if len(req.Outputs) > 0 {
+			resp.Outputs = slices.DeleteFunc(resp.Outputs, func(t infer.Tensor) bool { return !wants(req, t.Name) })
+		}
+		m.Present(resp)
+		if err := classify(m, req, resp); err != nil {
+			resp.Memory.Release()
+			return err
+		}
+		return send(resp)
+	}
+}
+
+func wants(req *infer.Request, output string) bool {
+	for i := range req.Outputs {
+		if req.Outputs[i].Name == output {
+			return true
+		}
+	}
+	return false
+}
+
+func classify(m Model, req *infer.Request, resp *infer.Response) error {
+	for i := range req.Outputs {
+		k := req.Outputs[i].Classification
+		if k == 0 {
+			continue
+		}
+		for j := range resp.Outputs {
+			out := &resp.Outputs[j]
+			if out.Name != req.Outputs[i].Name {
+				continue
+			}
+			top, err := classification.Top(*out, k, m.Batched(), m.Labels(out.Name))
+			if err != nil {
+				return err
+			}
+			*out = top
+		}
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package pipeline
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// model is a Model that answers with two outputs and keeps what happened, in order.
+type model struct {
+	steps     []string
+	decoupled bool
+	invalid   error
+	fails     error
+	freed     int
+}
+
+func (m *model) Validate(*infer.Request) error {
+	m.steps = append(m.steps, "validate")
+	return m.invalid
+}
+func (m *model) Decoupled() bool         { return m.decoupled }
+func (m *model) Batched() bool           { return true }
+func (m *model) Labels(string) []string  { return []string{"cat", "dog"} }
+func (m *model) Present(*infer.Response) { m.steps = append(m.steps, "present") }
+func (m *model) Release()                { m.steps = append(m.steps, "release") }
+
+func (m *model) Done(_ *infer.Request, err error) {
+	if err != nil {
+		m.steps = append(m.steps, "failed")
+		return
+	}
+	m.steps = append(m.steps, "done")
+}
+
+func (m *model) Do(_ context.Context, req *infer.Request, send infer.SendFunc) error {
+	m.steps = append(m.steps, "do")
+	if m.fails != nil {
+		return m.fails
+	}
+	scores := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, math.Float32bits(1)), math.Float32bits(2))
+	return send(&infer.Response{ID: req.ID, Final: true,
+		Outputs: []infer.Tensor{{Name: "scores", Datatype: infer.FP32, Shape: []int64{1, 2}, Data: scores}, {Name: "other"}},
+		Memory:  infer.NewBuffer(nil, func(*infer.Buffer) { m.freed++ })})
+}
+
+type models struct{ *model }
+
+func (m models) Acquire(_ context.Context, name, _ string) (Model, error) {
+	if name != "m" {
+		return nil, infer.Errorf(infer.NotFound, "no")
+	}
+	return m.model, nil
+}
+
+func TestOrderOfSteps(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		m     model
+		model string
+		want  []string
+		code  error
+	}{
+		{"answered", model{}, "m", []string{"validate", "do", "present", "done", "release"}, nil},
+		{"unknown", model{}, "x", nil, infer.Errorf(infer.NotFound, "")},
+		{"invalid", model{invalid: infer.Errorf(infer.InvalidArg, "bad")}, "m", []string{"validate", "failed", "release"}, infer.Errorf(infer.InvalidArg, "")},
+		{"failed", model{fails: errors.New("x")}, "m", []string{"validate", "do", "failed", "release"}, errors.New("")},
+		{"decoupled", model{decoupled: true}, "m", []string{"failed", "release"}, infer.ErrDecoupled},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			req := &infer.Request{Model: c.model}
+			err := New(models{&c.m}).Infer(t.Context(), req, func(r *infer.Response) error { r.Memory.Release(); return nil })
+			if (err == nil) != (c.code == nil) || (err != nil && infer.CodeOf(err) != infer.CodeOf(c.code)) {
+				t.Errorf("got error %v, want one like %v", err, c.code)
+			}
+			if len(c.m.steps) != len(c.want) {
+				t.Fatalf("steps %q, want %q", c.m.steps, c.want)
+			}
+			for i := range c.want {
+				if c.m.steps[i] != c.want[i] {
+					t.Errorf("steps %q, want %q", c.m.steps, c.want)
+				}
+			}
+			if c.model == "m" && (req.Times.RequestStart == 0 || req.Times.RequestEnd < req.Times.RequestStart) {
+				t.Errorf("times %+v", req.Times)
+			}
+		})
+	}
+}
+
+func TestOutputsAskedFor(t *testing.T) {
+	m := &model{}
+	req := &infer.Request{Model: "m", Outputs: []infer.RequestedOutput{{Name: "scores", Classification: 1}}}
+	err := New(models{m}).Infer(t.Context(), req, func(r *infer.Response) error {
+		if len(r.Outputs) != 1 || r.Outputs[0].Datatype != infer.Bytes || string(r.Outputs[0].Data[4:]) != "2.000000:1:dog" {
+			t.Errorf("got %+v", r.Outputs)
+		}
+		r.Memory.Release()
+		return nil
+	})
+	if err != nil || m.freed != 1 {
+		t.Errorf("error %v, memory freed %d times", err, m.freed)
+	}
+}
+
+func TestClassesOfWhatHasNoOrder(t *testing.T) {
+	m := &model{}
+	req := &infer.Request{Model: "m", Outputs: []infer.RequestedOutput{{Name: "other", Classification: 1}}}
+	err := New(models{m}).Infer(t.Context(), req, func(*infer.Response) error { t.Error("sent"); return nil })
+	if infer.CodeOf(err) != infer.InvalidArg || m.freed != 1 {
+		t.Errorf("error %v, memory freed %d times", err, m.freed)
+	}
+}
+
+func TestStop(t *testing.T) {
+	p := New(models{})
+	p.Stop()
+	if _, _, err := p.Open(t.Context(), &infer.Envelope{Action: infer.ActionInference}); infer.ReasonOf(err) != infer.ReasonStopping {
+		t.Errorf("inference: %v", err)
+	}
+	if _, done, err := p.Open(t.Context(), &infer.Envelope{Action: infer.ActionHealth}); err != nil {
+		t.Errorf("health: %v", err)
+	} else {
+		done()
+	}
+}
