@@ -44,18 +44,49 @@ func Top(out infer.Tensor, k int64, batched bool, labels []string) (infer.Tensor
 	if batched {
 		t.Shape = []int64{rows, k}
 	}
-	order := make([]int64, classes)
+	var best []class
 	for row := int64(0); row < rows; row++ {
 		data := out.Data[row*classes*out.Datatype.Size():]
-		for i := range order {
-			order[i] = int64(i)
-		}
-		slices.SortStableFunc(order, func(a, b int64) int { return compare(read(data, b), read(data, a)) })
-		for _, i := range order[:k] {
-			t.Data = appendClass(t.Data, read(data, i), i, labels)
+		best = largest(best[:0], k, classes, func(i int64) number { return read(data, i) })
+		for _, c := range best {
+			t.Data = appendClass(t.Data, c.value, c.index, labels)
 		}
 	}
 	return t, nil
+}
+
+type class struct {
+	value number
+	index int64
+}
+
+// fewClasses is up to how many classes insertion beats sorting all values.
+const fewClasses = 16
+
+// largest fills best with the k largest of n values, largest first.
+func largest(best []class, k, n int64, value func(int64) number) []class {
+	if k > fewClasses {
+		for i := int64(0); i < n; i++ {
+			best = append(best, class{value(i), i})
+		}
+		slices.SortStableFunc(best, func(a, b class) int { return compare(b.value, a.value) })
+		return best[:k]
+	}
+	for i := int64(0); i < n && k > 0; i++ {
+		c := class{value(i), i}
+		if int64(len(best)) == k {
+			if compare(c.value, best[k-1].value) <= 0 {
+				continue
+			}
+			best = best[:k-1]
+		}
+		at := len(best)
+		for at > 0 && compare(c.value, best[at-1].value) > 0 {
+			at--
+		}
+		best = slices.Insert(best, at, c)
+	}
+	return best
 }
 
 // number is a value of any numeric datatype; 64-bit integers keep every digit.
@@ -106,7 +137,7 @@ func appendClass(b []byte, v number, index int64, labels []string) []byte {
 	case 'u':
 		b = strconv.AppendUint(b, v.u, 10)
 	default:
-		b = strconv.AppendFloat(b, v.f, 'f', 6, 64)
+		b = appendFloat(b, v.f)
 	}
 	b = append(b, ':')
 	b = strconv.AppendInt(b, index, 10)
@@ -116,6 +147,19 @@ func appendClass(b []byte, v number, index int64, labels []string) []byte {
 	}
 	binary.LittleEndian.PutUint32(b[at:], uint32(len(b)-at-4))
 	return b
+}
+
+// appendFloat prints as C's %f does, NaN and infinities included.
+func appendFloat(b []byte, f float64) []byte {
+	switch {
+	case math.IsNaN(f):
+		return append(b, "nan"...)
+	case math.IsInf(f, 1):
+		return append(b, "inf"...)
+	case math.IsInf(f, -1):
+		return append(b, "-inf"...)
+	}
+	return strconv.AppendFloat(b, f, 'f', 6, 64)
 }
 
 // reader gives the function that reads element i of a datatype; nil for datatypes

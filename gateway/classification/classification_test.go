@@ -42,7 +42,7 @@ func TestTop(t *testing.T) {
 		{"no batch, k over the classes", infer.Tensor{Datatype: infer.FP32, Shape: []int64{2}, Data: fp32(0.5, 1.25)}, 9, false,
 			nil, []int64{2}, []string{"1.250000:1", "0.500000:0"}},
 		{"equal values and NaN", infer.Tensor{Datatype: infer.FP32, Shape: []int64{1, 4}, Data: fp32(nan, 1, 1, -1)}, 4, true,
-			nil, []int64{1, 4}, []string{"1.000000:1", "1.000000:2", "-1.000000:3", "NaN:0"}},
+			nil, []int64{1, 4}, []string{"1.000000:1", "1.000000:2", "-1.000000:3", "nan:0"}},
 		{"big integers", infer.Tensor{Datatype: infer.Uint64, Shape: []int64{2}, Data: binary.LittleEndian.AppendUint64(
 			binary.LittleEndian.AppendUint64(nil, math.MaxUint64-1), math.MaxUint64)}, 1, false, nil, []int64{1}, []string{"18446744073709551615:1"}},
 		{"no rows", infer.Tensor{Datatype: infer.FP32, Shape: []int64{0, 3}}, 2, true, nil, []int64{0, 0}, nil},
@@ -77,4 +77,19 @@ func equal[T comparable](a, b []T) bool {
 		}
 	}
 	return true
+}
+
+// Few classes are found by insertion, many by sorting: both must agree.
+func TestLargestAgrees(t *testing.T) {
+	values := make([]float64, 200)
+	for i := range values {
+		values[i] = float64((i * 7919) % 50)
+	}
+	value := func(i int64) number { return number{kind: 'f', f: values[i]} }
+	all := largest(nil, 200, 200, value)
+	for k := int64(0); k <= fewClasses; k++ {
+		if got := largest(nil, k, 200, value); !equal(got, all[:k]) {
+			t.Errorf("k %d: got %v, want %v", k, got, all[:k])
+		}
+	}
 }
