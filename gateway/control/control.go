@@ -1,0 +1,212 @@
+// Package control answers every call that is no inference, for all front ends alike:
+// health, metadata, model configurations, statistics, the repository index and the
+// log settings.
+//
+// A Server is safe for concurrent use and has no goroutine of its own.
+package control
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-serve/sluice/gateway/logging"
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/inference"
+	"github.com/sluice-serve/sluice/proto/modelconfig"
+)
+
+// Models is the model repository as control needs it; gateway/repository fits it.
+// Errors are infer's; an unknown model or version is NotFound in its words.
+type Models interface {
+	Ready() bool // all models are, or readiness is not strict
+	ModelReady(name, version string) (bool, error)
+	Metadata(name, version string) (*inference.ModelMetadataResponse, error)
+	Config(name, version string) (*modelconfig.ModelConfig, error)
+	Statistics(name, version string) (*inference.ModelStatisticsResponse, error)
+	Index(ready bool) *inference.RepositoryIndexResponse
+	// RawInput is the one input of a model, in the shape that a raw request of so many
+	// bytes fills.
+	RawInput(name, version string, size int64) (infer.Tensor, error)
+}
+
+// Deps are a Server's collaborators.
+type Deps struct {
+	Models Models
+	Log    *logging.Log
+}
+
+// Server answers control calls.
+type Server struct {
+	name, version string
+	models        Models
+	log           *logging.Log
+	state         atomic.Int32
+
+	mu       sync.Mutex
+	watchers []chan struct{} // mu; one for each Watch
+}
+
+// The states of a Server, in the order it passes them.
+const (
+	starting int32 = iota
+	serving
+	stopping
+)
+
+// New makes a Server that is live, and not ready until Serving is called.
+func New(name, version string, deps Deps) *Server {
+	return &Server{name: name, version: version, models: deps.Models, log: deps.Log}
+}
+
+// Serving says that the start is over.
+func (s *Server) Serving() { s.state.CompareAndSwap(starting, serving); s.Changed() }
+
+// Stopping makes the server and its models not ready, for good.
+func (s *Server) Stopping() { s.state.Store(stopping); s.Changed() }
+
+// Changed tells the watchers that readiness may have changed.
+func (s *Server) Changed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.watchers {
+		select {
+		case w <- struct{}{}:
+		default: // it has news waiting already
+		}
+	}
+}
+
+// Watch gives a channel that has an element whenever readiness may have changed since
+// the last one was taken, one at first. stop must be called.
+func (s *Server) Watch() (changed <-chan struct{}, stop func()) {
+	w := make(chan struct{}, 1)
+	w <- struct{}{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watchers = append(s.watchers, w)
+	return w, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.watchers = slices.DeleteFunc(s.watchers, func(o chan struct{}) bool { return o == w })
+	}
+}
+
+// Live says that the server answers.
+func (s *Server) Live() bool { return true }
+
+// Ready says that requests are welcome.
+func (s *Server) Ready() bool { return s.state.Load() == serving && s.models.Ready() }
+
+// ModelReady says that a model version can serve; version "" is the newest.
+func (s *Server) ModelReady(name, version string) (bool, error) {
+	if s.state.Load() == stopping {
+		return false, nil
+	}
+	return s.models.ModelReady(name, version)
+}
+
+// extensions are those of the v2 protocol that this server really has.
+var extensions = []string{"classification", "schedule_policy", "model_configuration", "binary_tensor_data", "parameters",
+	"statistics", "logging"}
+
+// ServerMetadata names the server and its extensions.
+func (s *Server) ServerMetadata() *inference.ServerMetadataResponse {
+	return &inference.ServerMetadataResponse{Name: s.name, Version: s.version, Extensions: slices.Clone(extensions)}
+}
+
+// ModelMetadata describes a model's tensors.
+func (s *Server) ModelMetadata(name, version string) (*inference.ModelMetadataResponse, error) {
+	return s.models.Metadata(name, version)
+}
+
+// ModelConfig is a model's completed configuration. It must not be changed.
+func (s *Server) ModelConfig(name, version string) (*modelconfig.ModelConfig, error) {
+	return s.models.Config(name, version)
+}
+
+// Statistics are those of one model, or of all with name "".
+func (s *Server) Statistics(name, version string) (*inference.ModelStatisticsResponse, error) {
+	return s.models.Statistics(name, version)
+}
+
+// Index lists the repositories' models; ready leaves out those that can't serve.
+func (s *Server) Index(ready bool) (*inference.RepositoryIndexResponse, error) {
+	return s.models.Index(ready), nil
+}
+
+// RawInput is Models.RawInput.
+func (s *Server) RawInput(name, version string, size int64) (infer.Tensor, error) {
+	return s.models.RawInput(name, version, size)
+}
+
+// LogSettings changes the settings that the request names and returns all of them.
+// Changing the file is Unsupported; a value of the wrong type is InvalidArg, and then
+// nothing has changed; unknown names are ignored.
+// Source: the logging extension; texts of the original.
+func (s *Server) LogSettings(req *inference.LogSettingsRequest) (*inference.LogSettingsResponse, error) {
+	set := s.log.Settings()
+	for name, v := range req.GetSettings() {
+		if err := change(&set, name, v); err != nil {
+			return nil, err
+		}
+	}
+	if set.Validate() != nil { // the original's words; its 503 would be retried in vain
+		return nil, infer.Errorf(infer.InvalidArg, "invalid argument for --log_format, got: %s", set.Format)
+	}
+	if len(req.GetSettings()) > 0 {
+		if err := s.log.Set(set); err != nil {
+			return nil, infer.Errorf(infer.InvalidArg, "%w", err)
+		}
+	}
+	flag := func(v bool) *inference.LogSettingsResponse_SettingValue {
+		return &inference.LogSettingsResponse_SettingValue{ParameterChoice: &inference.LogSettingsResponse_SettingValue_BoolParam{BoolParam: v}}
+	}
+	text := func(v string) *inference.LogSettingsResponse_SettingValue {
+		return &inference.LogSettingsResponse_SettingValue{ParameterChoice: &inference.LogSettingsResponse_SettingValue_StringParam{StringParam: v}}
+	}
+	return &inference.LogSettingsResponse{Settings: map[string]*inference.LogSettingsResponse_SettingValue{
+		"log_file": text(set.File), "log_info": flag(set.Info), "log_warning": flag(set.Warning), "log_error": flag(set.Error),
+		"log_verbose_level": {ParameterChoice: &inference.LogSettingsResponse_SettingValue_Uint32Param{Uint32Param: set.Verbose}},
+		"log_format":        text(set.Format),
+	}}, nil
+}
+
+func change(set *logging.Settings, name string, v *inference.LogSettingsRequest_SettingValue) error {
+	wrong := func(kind string) error {
+		return infer.Errorf(infer.InvalidArg, "expect %s for log setting '%s'", kind, name)
+	}
+	flag := func(p *bool) error {
+		b, ok := v.GetParameterChoice().(*inference.LogSettingsRequest_SettingValue_BoolParam)
+		if !ok {
+			return wrong("boolean")
+		}
+		*p = b.BoolParam
+		return nil
+	}
+	switch name {
+	case "log_file":
+		return infer.Errorf(infer.Unsupported, "log file location can not be updated through network protocol")
+	case "log_info":
+		return flag(&set.Info)
+	case "log_warning":
+		return flag(&set.Warning)
+	case "log_error":
+		return flag(&set.Error)
+	case "log_verbose_level":
+		n, ok := v.GetParameterChoice().(*inference.LogSettingsRequest_SettingValue_Uint32Param)
+		if !ok {
+			return wrong("unsigned integer")
+		}
+		set.Verbose = n.Uint32Param
+		return nil
+	case "log_format":
+		f, ok := v.GetParameterChoice().(*inference.LogSettingsRequest_SettingValue_StringParam)
+		if !ok {
+			return wrong("string")
+		}
+		set.Format = f.StringParam
+		return nil
+	}
+	return nil // the original ignores what it does not know, and clients of newer servers send more
+}

@@ -1,0 +1,90 @@
+package control
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/sluice-serve/sluice/gateway/logging"
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/inference"
+)
+
+// repository is a Models whose readiness can be set; the rest is not called.
+type repository struct {
+	Models
+	ready bool
+}
+
+func (r *repository) Ready() bool                             { return r.ready }
+func (r *repository) ModelReady(string, string) (bool, error) { return r.ready, nil }
+
+func server() (*Server, *repository) {
+	r := &repository{ready: true}
+	return New("triton", "1", Deps{Models: r, Log: logging.New(&bytes.Buffer{}, logging.DefaultSettings())}), r
+}
+
+func TestReadiness(t *testing.T) {
+	s, r := server()
+	changed, stop := s.Watch()
+	defer stop()
+	<-changed
+	if s.Ready() {
+		t.Error("ready before the start is over")
+	}
+	s.Serving()
+	<-changed
+	if !s.Ready() {
+		t.Error("not ready when serving")
+	}
+	r.ready = false
+	s.Changed()
+	<-changed
+	if s.Ready() {
+		t.Error("ready while a model is not")
+	}
+	r.ready = true
+	s.Stopping()
+	<-changed
+	if ok, err := s.ModelReady("m", ""); ok || err != nil || s.Ready() || !s.Live() {
+		t.Errorf("stopping: ready %v, model ready %v, %v, live %v", s.Ready(), ok, err, s.Live())
+	}
+	s.Serving()
+	if s.Ready() {
+		t.Error("serving again after stopping")
+	}
+}
+
+func TestLogSettings(t *testing.T) {
+	s, _ := server()
+	on := func(v bool) *inference.LogSettingsRequest_SettingValue {
+		return &inference.LogSettingsRequest_SettingValue{ParameterChoice: &inference.LogSettingsRequest_SettingValue_BoolParam{BoolParam: v}}
+	}
+	text := func(v string) *inference.LogSettingsRequest_SettingValue {
+		return &inference.LogSettingsRequest_SettingValue{ParameterChoice: &inference.LogSettingsRequest_SettingValue_StringParam{StringParam: v}}
+	}
+	type settings = map[string]*inference.LogSettingsRequest_SettingValue
+	for _, c := range []struct {
+		name string
+		set  settings
+		code infer.Code
+		ok   bool
+	}{
+		{"nothing", nil, 0, true},
+		{"info off", settings{"log_info": on(false)}, 0, true},
+		{"file", settings{"log_file": text("x")}, infer.Unsupported, false},
+		{"format", settings{"log_format": text("xml")}, infer.InvalidArg, false},
+		{"type", settings{"log_error": text("x"), "log_warning": on(false)}, infer.InvalidArg, false},
+		{"unknown", settings{"log_nope": on(true)}, 0, true},
+	} {
+		resp, err := s.LogSettings(&inference.LogSettingsRequest{Settings: c.set})
+		if (err == nil) != c.ok || (err != nil && infer.CodeOf(err) != c.code) {
+			t.Errorf("%s: got %v, want success %v, code %s", c.name, err, c.ok, c.code)
+		}
+		if err == nil && len(resp.Settings) != 6 {
+			t.Errorf("%s: %d settings", c.name, len(resp.Settings))
+		}
+	}
+	if got := s.log.Settings(); got.Info || !got.Warning {
+		t.Errorf("in force: %+v, want info off and warning on", got)
+	}
+}
