@@ -1,0 +1,38 @@
+import pathlib
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "examples"))
+
+import harness  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def built():
+    """Skips, with the reason, where the binaries or the models are missing."""
+    if reason := harness.missing():
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def server(built):
+    """One server for all tests that leave it as it was: demo models and test models."""
+    s = harness.Server(flags=["--http-header-forward-pattern=^(x-test-.*)$", "--grpc-header-forward-pattern=^(x-test-.*)$"])
+    yield s
+    assert s.stop() == 0, "exit status after SIGTERM\n" + s.log()[-3000:]
+
+
+@pytest.fixture
+def start(built):
+    """Starts servers of the test's own; they are killed after it."""
+    servers = []
+
+    def begin(*args, **kwargs):
+        servers.append(harness.Server(*args, **kwargs))
+        return servers[-1]
+
+    yield begin
+    for s in servers:
+        s.kill()

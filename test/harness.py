@@ -1,0 +1,153 @@
+"""Starts bin/sluice for the Python tests: on ephemeral ports of the loopback address, stopped by its process id alone."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BINARY = ROOT / "bin" / "sluice"
+DEMO = ROOT / "models"
+TEST_MODELS = ROOT / ".cache" / "test-models" / "models"
+BROKEN = ROOT / ".cache" / "test-models" / "broken"
+ANALYZER = ROOT / ".cache" / "peer" / "perf" / "perf_analyzer"
+
+
+def wait_for(condition, seconds, what):
+    """Polls until condition() is true; its value is given back."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"after {seconds} s still not: {what}")
+        time.sleep(0.01)
+
+
+def missing():
+    """Why no server can be started here; "" when one can."""
+    for path in (BINARY, ROOT / "bin" / "sluice-worker", DEMO, TEST_MODELS):
+        if not path.exists():
+            return f"{path.relative_to(ROOT)} is not there: make build models"
+    return ""
+
+
+def alive(pid):
+    """Whether a process is there and no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def descendants(pid):
+    """All processes below pid, without it."""
+    kids = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat") as f:
+                    kids.setdefault(int(f.read().rsplit(")", 1)[1].split()[1]), []).append(int(entry))
+            except OSError:
+                pass
+    found, todo = [], list(kids.get(pid, []))
+    while todo:
+        p = todo.pop()
+        found.append(p)
+        todo += kids.get(p, [])
+    return found
+
+
+class Server:
+    """One bin/sluice serve. The constructor returns when its ports are known and, with ready, when it is ready."""
+
+    def __init__(self, repositories=(DEMO, TEST_MODELS), flags=(), ready=True, scheme="http"):
+        self.folder = tempfile.TemporaryDirectory(prefix="sluice-test-")
+        folder = pathlib.Path(self.folder.name)
+        self.log_path = folder / "log"
+        port_file = folder / "ports.json"
+        command = [str(BINARY), "serve", *(f"--model-repository={r}" for r in repositories), "--http-address=127.0.0.1",
+                   "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1", "--http-port=0", "--grpc-port=0",
+                   "--metrics-port=0", f"--port-file={port_file}", *flags]
+        self.started = time.monotonic()
+        with open(self.log_path, "w") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        self.pid = self.process.pid
+        try:
+            wait_for(lambda: self.over() or port_file.exists() and port_file.stat().st_size, 30, "ports written to --port-file")
+            self.fail_if_over()
+            ports = json.loads(port_file.read_text())
+            self.http, self.grpc, self.metrics = (f"127.0.0.1:{ports[k]}" if ports.get(k) else None for k in ("http", "grpc", "metrics"))
+            if ready:
+                wait_for(lambda: self.over() or scheme == "http" and self.status("/v2/health/ready") == 200 or scheme == "https", 60, "ready")
+                self.fail_if_over()
+        except BaseException:
+            self.kill()
+            print(self.log()[-4000:])
+            raise
+
+    def over(self):
+        return self.process.poll() is not None
+
+    def fail_if_over(self):
+        if self.over():
+            raise AssertionError(f"bin/sluice ended with {self.process.returncode}:\n{self.log()[-4000:]}")
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def ask(self, path, body=None, headers=None, method=None, timeout=20):
+        """(status, headers, bytes) of one HTTP exchange; body bytes make it a POST."""
+        request = urllib.request.Request(f"http://{self.http}{path}", data=body, headers=headers or {}, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as r:
+                return r.status, r.headers, r.read()
+        except urllib.error.HTTPError as e:
+            with e:
+                return e.code, e.headers, e.read()
+
+    def get(self, path):
+        status, _, body = self.ask(path)
+        assert status == 200, f"GET {path}: {status} {body[:300]}"
+        return json.loads(body)
+
+    def status(self, path):
+        try:
+            return self.ask(path, timeout=5)[0]
+        except OSError:
+            return 0
+
+    def metrics_text(self):
+        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=10) as r:
+            return r.read().decode()
+
+    def workers(self):
+        return [p for p in descendants(self.pid) if b"sluice-worker" in cmdline(p)]
+
+    def stop(self, seconds=40):
+        """SIGTERM, then its exit status."""
+        if not self.over():
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(seconds)
+        finally:
+            self.kill()
+
+    def kill(self):
+        if not self.over():
+            self.process.kill()
+            self.process.wait(10)
+
+
+def cmdline(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as f:
+            return f.read()
+    except OSError:
+        return b""
