@@ -1,0 +1,14 @@
+package direct
+
+import (
+	"testing"
+
+	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue"
+	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue/queuetest"
+)
+
+var update = queuetest.Flag()
+
+func TestTranscripts(t *testing.T) {
+	queuetest.Run(t, update, func(queuetest.Config) queue.Cutter { return one{} })
+}

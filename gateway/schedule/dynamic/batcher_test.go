@@ -1,0 +1,16 @@
+package dynamic
+
+import (
+	"testing"
+
+	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue"
+	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue/queuetest"
+)
+
+var update = queuetest.Flag()
+
+func TestTranscripts(t *testing.T) {
+	queuetest.Run(t, update, func(c queuetest.Config) queue.Cutter {
+		return newBatcher(c.Max, c.Preferred, c.Delay)
+	})
+}

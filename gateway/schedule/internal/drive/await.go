@@ -1,0 +1,167 @@
+package drive
+
+import (
+	"context"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// await takes the item's answers and sends them, on the caller's goroutine.
+func (d *Driver) await(ctx context.Context, it *item, send infer.SendFunc) error {
+	var room [2]part
+	done := ctx.Done()
+	for {
+		select {
+		case <-it.wake:
+		case <-done:
+			d.leave(it)
+			return left(ctx, it.reqAndRecycle(d))
+		}
+		parts := it.take(room[:0])
+		for i := range parts {
+			final, err := d.answer(it, &parts[i], send)
+			if err == nil && !final {
+				continue
+			}
+			for k := i + 1; k < len(parts); k++ {
+				parts[k].mem.Release()
+			}
+			if final {
+				d.finish(it)
+			} else {
+				d.leave(it)
+			}
+			d.recycle(it)
+			return err
+		}
+	}
+}
+
+func (it *item) reqAndRecycle(d *Driver) *infer.Request {
+	req := it.req
+	d.recycle(it)
+	return req
+}
+
+// finish forgets an answered item.
+func (d *Driver) finish(it *item) {
+	if !d.cfg.Preserve {
+		return
+	}
+	d.mu.Lock()
+	d.order.remove(it)
+	d.order.advance()
+	d.mu.Unlock()
+}
+
+// leave takes an item out of wherever it is: its caller is gone.
+func (d *Driver) leave(it *item) {
+	d.mu.Lock()
+	before := d.core.Pending()
+	var posts, in *batch
+	index := 0
+	if it.Waiting() {
+		d.core.Remove(&it.Entry)
+		d.layout.release(it)
+		posts = d.nextLocked(d.deps.Clock.Now())
+	} else if in = it.batch; in != nil {
+		it.left = true
+		index = it.index
+		in.leavers.Add(1)
+	}
+	if d.cfg.Preserve {
+		d.order.remove(it)
+		d.order.advance()
+	}
+	d.idleLocked()
+	delta := d.core.Pending() - before
+	d.mu.Unlock()
+	it.leave()
+	d.post(posts)
+	d.queued(delta)
+	if in != nil && in.posted.Load() {
+		d.deps.Executors[in.instance].Cancel(&in.Batch, index)
+	}
+}
+
+// answer sends one part. final says that no other follows.
+func (d *Driver) answer(it *item, p *part, send infer.SendFunc) (final bool, err error) {
+	if p.batch != nil {
+		t := &it.req.Times
+		t.ComputeStart, t.ComputeInputEnd = p.times.start, p.times.inputEnd
+		t.ComputeOutputStart, t.ComputeEnd = p.times.outputStart, p.times.end
+		t.BatchRows = p.times.rows
+	}
+	if p.err != nil {
+		p.mem.Release()
+		return p.final, p.err
+	}
+	resp, err := d.response(it, p)
+	if err != nil {
+		p.mem.Release()
+		return p.final, err
+	}
+	resp.ID, resp.Model, resp.Version = it.req.ID, d.cfg.Model.Name, d.version
+	resp.Final, resp.Memory = p.final, p.mem
+	return p.final, send(resp)
+}
+
+// cutResponse is a response with room for its outputs.
+type cutResponse struct {
+	infer.Response
+	room [2]infer.Tensor
+}
+
+func (d *Driver) response(it *item, p *part) (*infer.Response, error) {
+	if p.result == nil {
+		if p.resp == nil {
+			return &infer.Response{}, nil
+		}
+		p.resp.Outputs = asked(p.resp.Outputs, it.req.Outputs)
+		return p.resp, nil
+	}
+	r := &cutResponse{}
+	r.Outputs = r.room[:0]
+	if p.batch.Rows == 0 {
+		r.Outputs = asked(append(r.Outputs, p.result.Outputs...), it.req.Outputs)
+		return &r.Response, nil
+	}
+	first := 0
+	for _, q := range p.batch.Requests[:p.index] {
+		first += max(q.Rows, 1)
+	}
+	var err error
+	for i := range p.result.Outputs {
+		if !wanted(p.result.Outputs[i].Name, it.req.Outputs) {
+			continue
+		}
+		r.Outputs, err = infer.Split(r.Outputs, p.result.Outputs[i:i+1], p.batch.Rows, first, it.Rows)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &r.Response, nil
+}
+
+func wanted(name string, outputs []infer.RequestedOutput) bool {
+	for i := range outputs {
+		if outputs[i].Name == name {
+			return true
+		}
+	}
+	return len(outputs) == 0
+}
+
+// asked drops the outputs that the request did not ask for.
+func asked(have []infer.Tensor, outputs []infer.RequestedOutput) []infer.Tensor {
+	if len(outputs) == 0 {
+		return have
+	}
+	kept := have[:0]
+	for i := range have {
+		if wanted(have[i].Name, outputs) {
+			kept = append(kept, have[i])
+		}
+	}
+	return kept
+}

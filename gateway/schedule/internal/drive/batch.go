@@ -1,0 +1,301 @@
+package drive
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue"
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// batch is an infer.Batch with room for a small one, so that it is one allocation. It
+// is not pooled: an Executor may still look at it after its end.
+type batch struct {
+	infer.Batch
+	d        *Driver
+	items    []*item
+	instance int
+	life     uint64
+	started  int64
+	posted   atomic.Bool
+	leavers  atomic.Int32 // callers that left
+
+	// Guarded by Driver.mu.
+	ended      bool
+	prev, next *batch // inflight
+	post       *batch // the next one to be posted by whoever formed this
+
+	roomItems    [4]*item
+	roomRequests [4]*infer.Request
+	roomInputs   [2]infer.BatchInput
+	roomSegments [2][]byte
+	roomDims     [6]int64
+}
+
+// inflight is the list of batches that instances have.
+type inflight struct{ head *batch }
+
+func (l *inflight) add(b *batch) {
+	b.next = l.head
+	if l.head != nil {
+		l.head.prev = b
+	}
+	l.head = b
+}
+
+func (l *inflight) remove(b *batch) {
+	if b.prev != nil {
+		b.prev.next = b.next
+	} else {
+		l.head = b.next
+	}
+	if b.next != nil {
+		b.next.prev = b.prev
+	}
+	b.prev, b.next = nil, nil
+}
+
+// newBatch lays out a batch; Driver.mu is held.
+func (d *Driver) newBatch(entries []*queue.Entry, instance int, now int64) *batch {
+	b := &batch{d: d, instance: instance, life: d.core.Life(instance), started: now}
+	b.ID = d.deps.IDs.Add(1)
+	b.items = b.roomItems[:0]
+	b.Requests = b.roomRequests[:0]
+	if n := len(entries); n > len(b.roomItems) {
+		b.items = make([]*item, 0, n)
+		b.Requests = make([]*infer.Request, 0, n)
+	}
+	rows := 0
+	for i, e := range entries {
+		it := e.Owner.(*item)
+		it.refs.Add(1)
+		it.req.Memory.Retain()
+		it.batch, it.index, it.first = b, i, rows
+		rows += it.Rows
+		b.items = append(b.items, it)
+		b.Requests = append(b.Requests, it.req)
+		b.Attempt = max(b.Attempt, it.Losses)
+	}
+	if d.cfg.Model.MaxBatchSize > 0 {
+		b.Rows = rows
+	}
+	b.lay(rows)
+	if d.core.Pending() == 0 {
+		d.layout.endFill(b.items[len(b.items)-1])
+	}
+	b.Deliver = b.deliver
+	return b
+}
+
+// lay names the inputs' segments: neighbours in one slot are one.
+func (b *batch) lay(rows int) {
+	lead := b.items[0]
+	b.Inputs = b.roomInputs[:0]
+	if n := len(lead.inputs); n > len(b.roomInputs) {
+		b.Inputs = make([]infer.BatchInput, 0, n)
+	}
+	segments, dims := b.roomSegments[:0], b.roomDims[:0]
+	for i := range lead.inputs {
+		t := lead.inputs[i].tensor
+		in := infer.BatchInput{Name: t.Name, Datatype: t.Datatype}
+		from := len(segments)
+		var last *slot
+		start, end := 0, 0
+		for _, it := range b.items {
+			p := &it.inputs[i]
+			n := len(p.data)
+			if n == 0 {
+				continue
+			}
+			if p.slot != nil && p.slot == last && p.start == end {
+				end += n
+				segments[len(segments)-1] = last.block[start:end:end]
+				continue
+			}
+			segments = append(segments, p.data)
+			last, start, end = p.slot, p.start, p.start+n
+		}
+		in.Segments = segments[from:len(segments):len(segments)]
+		from = len(dims)
+		dims = append(dims, t.Shape...)
+		in.Shape = dims[from:len(dims):len(dims)]
+		if b.Rows > 0 && len(in.Shape) > 0 {
+			in.Shape[0] = int64(rows)
+		}
+		b.Inputs = append(b.Inputs, in)
+	}
+}
+
+// deliver is Batch.Deliver.
+func (b *batch) deliver(res *infer.Result) {
+	d := b.d
+	now := d.deps.Clock.Now()
+	t := b.timesAt(now, res.Compute)
+	if res.More {
+		b.hand(res, t)
+		d.advance()
+		return
+	}
+	lost := res.Err != nil && errors.Is(res.Err, infer.ErrWorkerLost)
+	d.mu.Lock()
+	before := d.core.Pending()
+	posts, again := b.endLocked(now, lost)
+	delta := d.core.Pending() - before
+	d.mu.Unlock()
+
+	d.post(posts)
+	if o := d.deps.Observer; o != nil {
+		if delta != 0 {
+			o.Queued(delta)
+		}
+		if res.Err == nil {
+			o.Executed(len(b.Requests), b.executedRows(), t.compute())
+		}
+	}
+	b.hand(res, t)
+	b.settle(res, t, again)
+}
+
+func (b *batch) executedRows() int { return max(b.Rows, 1) }
+
+// endLocked frees the instance and forms the next batches. It reports which items will
+// be tried again; nil: none.
+func (b *batch) endLocked(now int64, lost bool) (posts *batch, again []bool) {
+	d := b.d
+	b.ended = true
+	d.inflight.remove(b)
+	entries := d.scratch[:0]
+	for _, it := range b.items {
+		entries = append(entries, &it.Entry)
+	}
+	if !lost {
+		d.core.Done(b.instance, entries)
+		d.scratch = entries[:0]
+		posts = d.nextLocked(now)
+	} else {
+		d.core.Lost(b.instance, b.life, entries)
+		d.scratch = entries[:0]
+		again = make([]bool, len(b.items))
+		for i, it := range b.items {
+			again[i] = b.retryLocked(it)
+		}
+		posts = d.nextLocked(now)
+	}
+	for i, it := range b.items {
+		if again == nil || !again[i] {
+			it.batch = nil
+			d.layout.release(it)
+		}
+	}
+	return posts, again
+}
+
+// retryLocked puts an item back into the line if it may be tried again: it belongs to
+// no sequence, no answer of it was sent, someone waits for it, and it is its first loss.
+func (b *batch) retryLocked(it *item) bool {
+	d := b.d
+	if sent, _ := it.state(); sent || it.left || !it.req.Correlation.IsZero() {
+		return false
+	}
+	if !d.core.Again(&it.Entry) {
+		d.logLost(it)
+		return false
+	}
+	it.batch = nil
+	return true
+}
+
+// hand gives each request its part of a result, and drops the result's own reference.
+func (b *batch) hand(res *infer.Result, t times) {
+	switch {
+	case res.Err != nil:
+	case res.Responses != nil:
+		for i := range res.Responses {
+			r := &res.Responses[i]
+			if r.Index < 0 || r.Index >= len(b.items) {
+				continue
+			}
+			p := part{resp: r.Response, err: r.Err, final: b.isFinal(res, r), batch: b, times: t}
+			if p.err == nil && p.resp != nil {
+				res.Memory.Retain()
+				p.mem = res.Memory
+			}
+			b.items[r.Index].push(p, !b.d.cfg.Preserve)
+		}
+	case res.Outputs != nil:
+		for i, it := range b.items {
+			res.Memory.Retain()
+			it.push(part{result: res, mem: res.Memory, final: !res.More, index: i, batch: b, times: t}, !b.d.cfg.Preserve)
+		}
+	}
+	res.Memory.Release()
+}
+
+// isFinal says that no answer to the request follows. Only decoupled models may leave
+// that open when their batch ends.
+func (b *batch) isFinal(res *infer.Result, r *infer.RequestResult) bool {
+	return r.Response == nil || r.Response.Final || (!res.More && !b.d.cfg.Model.Decoupled)
+}
+
+// settle ends every request of the batch that is not tried again and lets go of them.
+func (b *batch) settle(res *infer.Result, t times, again []bool) {
+	d := b.d
+	for i, it := range b.items {
+		b.Requests[i].Memory.Release()
+		if again == nil || !again[i] {
+			if _, done := it.state(); !done {
+				it.push(part{err: b.endError(res, it), final: true, batch: b, times: t}, !d.cfg.Preserve)
+			}
+		}
+	}
+	d.advance()
+	d.mu.Lock()
+	d.idleLocked()
+	d.mu.Unlock()
+	for _, it := range b.items {
+		d.recycle(it)
+	}
+}
+
+// endError is what a request hears whose batch ended without its final answer; nil
+// stands for an end without an answer, which decoupled models may choose.
+func (b *batch) endError(res *infer.Result, it *item) error {
+	m := &b.d.cfg.Model
+	if res.Err != nil {
+		if errors.Is(res.Err, infer.ErrWorkerLost) {
+			return infer.Refusef(infer.Unavailable, infer.ReasonWorkerLost, "%smodel '%s': %w", b.Requests[it.index].Prefix(), m.Name,
+				res.Err)
+		}
+		return res.Err
+	}
+	if sent, _ := it.state(); sent || m.Decoupled {
+		return nil
+	}
+	return infer.Errorf(infer.Internal, "%smodel '%s' gave no answer", b.Requests[it.index].Prefix(), m.Name)
+}
+
+// advance wakes callers in order.
+func (d *Driver) advance() {
+	if d.cfg.Preserve {
+		d.mu.Lock()
+		d.order.advance()
+		d.mu.Unlock()
+	}
+}
+
+// timesAt puts what the worker measured between posting and return: its output phase
+// ends now, and the way there and back counts as input.
+func (b *batch) timesAt(now int64, c infer.ComputeTimes) times {
+	t := times{start: b.started, end: now, rows: b.executedRows()}
+	if c == (infer.ComputeTimes{}) {
+		t.inputEnd, t.outputStart = t.start, t.end
+		return t
+	}
+	t.outputStart = max(t.end-max(c.Output, 0), t.start)
+	t.inputEnd = max(t.outputStart-max(c.Infer, 0), t.start)
+	return t
+}
+
+func (t times) compute() infer.ComputeTimes {
+	return infer.ComputeTimes{Input: t.inputEnd - t.start, Infer: t.outputStart - t.inputEnd, Output: t.end - t.outputStart}
+}

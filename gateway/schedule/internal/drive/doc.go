@@ -1,0 +1,16 @@
+// Package drive carries out what the pure schedulers decide. A Driver has no
+// goroutine: whoever has an event (a caller that queues or leaves, the goroutine that
+// delivers a result, the alarm) takes its lock, tells the queue.Core, asks it for
+// batches, lets go of the lock, and posts them.
+//
+// Order within one event: the next batch is posted first, then statistics are told,
+// then callers are woken. Each caller cuts and sends its own answer.
+//
+// Locks: Driver.mu before item.mu, and both before those of the memory and the clock.
+// Neither is held while an Executor, an Observer or a caller's send runs.
+//
+// Inputs are laid out when a request is queued (place.go): small ones are copied to
+// rows of a slot that requests of equal shapes share, so that a batch is one segment
+// for each input; what lies in the shared memory already is named where it is; large
+// rows from elsewhere get a block of their own before the lock is taken.
+package drive

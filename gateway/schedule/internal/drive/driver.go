@@ -1,0 +1,350 @@
+package drive
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/sluice-serve/sluice/gateway/schedule"
+	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue"
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// Config is what a Driver is told by its scheduler.
+type Config struct {
+	Model  schedule.Model
+	Policy schedule.QueuePolicy
+	Cutter queue.Cutter
+	// Batches says that requests share batches, so their rows are laid out together.
+	Batches bool
+	// Holds says that a batch may wait though an instance is free.
+	Holds bool
+	// Preserve hands answers over in the order in which requests were queued.
+	Preserve bool
+}
+
+// Driver is a schedule.Scheduler around a queue.Core.
+type Driver struct {
+	cfg     Config
+	deps    schedule.Deps
+	version string
+	items   sync.Pool // *item
+	timer   schedule.Timer
+	idle    chan struct{} // closed when stopping and nothing is left
+
+	mu       sync.Mutex
+	core     *queue.Core
+	layout   layout
+	order    order // with Preserve: queued and not yet answered
+	inflight inflight
+	armed    int64 // when timer fires; 0: not set
+	stopping bool
+	isIdle   bool
+	scratch  []*queue.Entry
+}
+
+var _ schedule.Scheduler = (*Driver)(nil)
+
+// New makes a driver with every instance in service.
+func New(cfg Config, deps schedule.Deps) (*Driver, error) {
+	if err := deps.Check(); err != nil {
+		return nil, err
+	}
+	if cfg.Policy.TimeoutAction != schedule.Reject {
+		return nil, infer.Errorf(infer.Unsupported, "model '%s': timeout_action DELAY is not supported yet", cfg.Model.Name)
+	}
+	d := &Driver{
+		cfg:     cfg,
+		deps:    deps,
+		version: strconv.FormatInt(cfg.Model.Version, 10),
+		idle:    make(chan struct{}),
+		core:    queue.New(cfg.Cutter, cfg.Policy.Limit(), len(deps.Executors)),
+		layout:  layout{memory: deps.Memory, maxRows: max(cfg.Model.MaxBatchSize, 1)},
+	}
+	d.items.New = func() any {
+		it := &item{wake: make(chan struct{}, 1)}
+		it.Owner = it
+		return it
+	}
+	d.timer = deps.Clock.NewTimer(d.fire)
+	return d, nil
+}
+
+// Do is Scheduler.Do. Its errors: Unavailable with reason queue_full, queue_timeout,
+// memory_full, stopping or worker_lost; Cancelled; what the model or send said.
+// A request whose Do returned an error may still be read by an instance: its struct
+// and its tensors' descriptions must not be used again for another request.
+func (d *Driver) Do(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
+	if ctx.Err() != nil {
+		return left(ctx, req)
+	}
+	it := d.items.Get().(*item)
+	it.reset(req)
+	if err := d.prepare(it); err != nil {
+		d.recycle(it)
+		return err
+	}
+	if err := d.enqueue(it); err != nil {
+		d.layout.freePrivate(it)
+		d.recycle(it)
+		return err
+	}
+	return d.await(ctx, it, send)
+}
+
+func (d *Driver) enqueue(it *item) error {
+	d.mu.Lock()
+	now := d.deps.Clock.Now()
+	it.At = now
+	it.req.Times.QueueStart = now
+	it.Deadline = 0
+	if wait := d.cfg.Policy.Wait(it.req); wait > 0 {
+		it.Deadline = now + int64(wait)
+	}
+	if err := d.admitLocked(it); err != nil {
+		d.mu.Unlock()
+		return err
+	}
+	before := d.core.Pending()
+	d.core.Add(&it.Entry)
+	if d.cfg.Preserve {
+		d.order.add(it)
+	}
+	posts := d.nextLocked(now)
+	delta := d.core.Pending() - before
+	d.mu.Unlock()
+	d.post(posts)
+	d.queued(delta)
+	return nil
+}
+
+func (d *Driver) admitLocked(it *item) error {
+	switch {
+	case d.stopping:
+		return d.stoppingError(it.req)
+	case d.core.Full():
+		// Source: PolicyQueue::Enqueue of the original's scheduler_utils.cc.
+		return infer.Refusef(infer.Unavailable, infer.ReasonQueueFull, "%sExceeds maximum queue size", it.req.Prefix())
+	}
+	alone := !d.cfg.Batches || (!d.cfg.Holds && d.core.Idle())
+	if err := d.layout.place(it, alone); err != nil {
+		return infer.Refusef(infer.Unavailable, infer.ReasonMemory, "%sno memory for the request: %w", it.req.Prefix(), err)
+	}
+	return nil
+}
+
+func (d *Driver) stoppingError(req *infer.Request) error {
+	return infer.Refusef(infer.Unavailable, infer.ReasonStopping, "%smodel '%s' version %s is stopping", req.Prefix(),
+		d.cfg.Model.Name, d.version)
+}
+
+// nextLocked forms every batch that can leave and sets the timer for what waits.
+func (d *Driver) nextLocked(now int64) *batch {
+	var first, last *batch
+	for {
+		entries, i := d.core.Next(now, d.scratch[:0])
+		d.scratch = entries[:0]
+		if i < 0 {
+			break
+		}
+		b := d.newBatch(entries, i, now)
+		d.inflight.add(b)
+		if last == nil {
+			first = b
+		} else {
+			last.post = b
+		}
+		last = b
+	}
+	if at := d.core.Wake(); at != 0 && (d.armed == 0 || at < d.armed) {
+		d.armed = at
+		d.timer.Set(at)
+	}
+	return first
+}
+
+// post gives batches to their instances, without the lock. A caller that left between
+// the batch's forming and its posting is cancelled after it.
+func (d *Driver) post(b *batch) {
+	for b != nil {
+		next := b.post
+		b.post = nil
+		d.deps.Executors[b.instance].Execute(&b.Batch)
+		b.posted.Store(true)
+		if b.leavers.Load() > 0 {
+			d.cancelLeavers(b)
+		}
+		b = next
+	}
+}
+
+func (d *Driver) cancelLeavers(b *batch) {
+	d.mu.Lock()
+	var gone []int
+	if !b.ended {
+		for i, it := range b.items {
+			if it.left {
+				gone = append(gone, i)
+			}
+		}
+	}
+	d.mu.Unlock()
+	for _, i := range gone {
+		d.deps.Executors[b.instance].Cancel(&b.Batch, i)
+	}
+}
+
+func (d *Driver) queued(delta int) {
+	if delta != 0 && d.deps.Observer != nil {
+		d.deps.Observer.Queued(delta)
+	}
+}
+
+// fire is the timer: queue timeouts and the end of delays.
+func (d *Driver) fire() {
+	d.mu.Lock()
+	d.armed = 0
+	now := d.deps.Clock.Now()
+	before := d.core.Pending()
+	for e := d.core.Expire(now); e != nil; e = d.core.Expire(now) {
+		it := e.Owner.(*item)
+		// Source: the text of the original's dynamic batch scheduler.
+		d.failLocked(it, infer.Refusef(infer.Unavailable, infer.ReasonQueueTimeout, "Request timeout expired"))
+	}
+	posts := d.nextLocked(now)
+	d.idleLocked()
+	delta := d.core.Pending() - before
+	d.mu.Unlock()
+	d.post(posts)
+	d.queued(delta)
+}
+
+// failLocked answers an item that is neither waiting any more nor in a batch.
+func (d *Driver) failLocked(it *item, err error) {
+	d.layout.release(it)
+	it.push(part{err: err, final: true}, !d.cfg.Preserve)
+	if d.cfg.Preserve {
+		d.order.advance()
+	}
+}
+
+// InstanceDown is Scheduler.InstanceDown.
+func (d *Driver) InstanceDown(i int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if i >= 0 && i < d.core.Instances() {
+		d.core.Down(i)
+	}
+}
+
+// InstanceUp is Scheduler.InstanceUp.
+func (d *Driver) InstanceUp(i int) {
+	d.mu.Lock()
+	if i < 0 || i >= d.core.Instances() {
+		d.mu.Unlock()
+		return
+	}
+	before := d.core.Pending()
+	d.core.Up(i)
+	posts := d.nextLocked(d.deps.Clock.Now())
+	delta := d.core.Pending() - before
+	d.mu.Unlock()
+	d.post(posts)
+	d.queued(delta)
+}
+
+// Ready is Scheduler.Ready.
+func (d *Driver) Ready() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.Ready()
+}
+
+// Pending is Scheduler.Pending.
+func (d *Driver) Pending() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.core.Pending()
+}
+
+// Drain is Scheduler.Drain. It returns ctx's cause when requests had to be failed.
+func (d *Driver) Drain(ctx context.Context) error {
+	d.mu.Lock()
+	d.stopping = true
+	d.core.Flush()
+	before := d.core.Pending()
+	posts := d.nextLocked(d.deps.Clock.Now())
+	d.idleLocked()
+	delta := d.core.Pending() - before
+	d.mu.Unlock()
+	d.post(posts)
+	d.queued(delta)
+	select {
+	case <-d.idle:
+		d.timer.Stop()
+		return nil
+	case <-ctx.Done():
+	}
+	if n := d.abort(); n > 0 {
+		return infer.Errorf(infer.Cancelled, "model '%s' version %s: %d requests failed while stopping: %w", d.cfg.Model.Name,
+			d.version, n, context.Cause(ctx))
+	}
+	return nil
+}
+
+// abort fails whatever is left and counts it.
+func (d *Driver) abort() int {
+	d.mu.Lock()
+	d.timer.Stop()
+	before := d.core.Pending()
+	failed := before
+	for e := d.core.Any(); e != nil; e = d.core.Any() {
+		it := e.Owner.(*item)
+		d.failLocked(it, d.stoppingError(it.req))
+	}
+	var cancels []*batch
+	for b := d.inflight.head; b != nil; b = b.next {
+		for _, it := range b.items {
+			if !it.left && it.push(part{err: d.stoppingError(it.req), final: true}, true) {
+				failed++
+				it.left = true
+				b.leavers.Add(1)
+			}
+		}
+		if b.posted.Load() {
+			cancels = append(cancels, b)
+		}
+	}
+	d.idleLocked()
+	d.mu.Unlock()
+	d.queued(-before)
+	for _, b := range cancels {
+		d.cancelLeavers(b)
+	}
+	return failed
+}
+
+func (d *Driver) idleLocked() {
+	if d.stopping && !d.isIdle && d.core.Pending() == 0 && d.inflight.head == nil {
+		d.isIdle = true
+		close(d.idle)
+	}
+}
+
+// left is the error of a caller that went away.
+func left(ctx context.Context, req *infer.Request) error {
+	cause := context.Cause(ctx)
+	reason := infer.ReasonCancelled
+	if ctx.Err() == context.DeadlineExceeded {
+		reason = infer.ReasonDeadline
+	}
+	return infer.Refusef(infer.Cancelled, reason, "%srequest cancelled: %w", req.Prefix(), cause)
+}
+
+func (d *Driver) logLost(it *item) {
+	d.deps.Log.Error("request refused: two workers ended under it",
+		slog.String("request_id", it.req.ID), slog.String("model", d.cfg.Model.Name), slog.String("version", d.version),
+		slog.Duration("age", time.Duration(d.deps.Clock.Now()-it.At)))
+}

@@ -1,0 +1,280 @@
+package drive
+
+import (
+	"encoding/binary"
+
+	"github.com/sluice-serve/sluice/gateway/schedule"
+	"github.com/sluice-serve/sluice/infer"
+)
+
+const (
+	// inlineRow is the most bytes of one row that are copied under the lock: about a
+	// microsecond. Larger rows get a block of their own.
+	inlineRow = 16 << 10
+	// slotBytes bounds a slot: larger batches take several.
+	slotBytes = 1 << 20
+	align     = 64
+)
+
+// placed is one input of a request, in the order of the model's inputs.
+type placed struct {
+	tensor *infer.Tensor
+	held   bool // lies in the memory already
+	slot   *slot
+	start  int // in slot.block
+	data   []byte
+}
+
+// slot is memory for rows of several requests with equal keys: one region for each
+// input, filled in order of arrival, so that neighbours can be one segment.
+type slot struct {
+	block   []byte
+	key     []byte
+	regions []region
+	rows    int // left
+	users   int // requests whose rows are in use
+	current bool
+}
+
+type region struct{ used, end int }
+
+// layout places requests. It is guarded by Driver.mu but for prepare and freePrivate.
+type layout struct {
+	memory  schedule.Memory // nil: everything is named where it lies
+	maxRows int
+	current *slot
+	want    int // rows of the next slot; 0: maxRows
+}
+
+// prepare finds the order of a request's inputs, its key, and what of it has to be
+// copied. Rows too large for a slot are copied here, to a block of the request's own.
+func (d *Driver) prepare(it *item) error {
+	it.Key = it.Key[:0]
+	batching := d.cfg.Model.MaxBatchSize > 0
+	if names := d.cfg.Model.Inputs; len(names) > 0 {
+		for i, name := range names {
+			if t := findInput(it.req.Inputs, i, name); t != nil {
+				it.addInput(t, i, batching)
+			}
+		}
+	}
+	if len(it.inputs) != len(it.req.Inputs) {
+		it.Key, it.inputs = it.Key[:0], it.inputs[:0]
+		for i := range it.req.Inputs {
+			t := &it.req.Inputs[i]
+			it.Key = append(append(it.Key, t.Name...), 0)
+			it.addInput(t, i, batching)
+		}
+	}
+	memory := d.layout.memory
+	if memory == nil {
+		return nil
+	}
+	var total int64
+	for i := range it.inputs {
+		p := &it.inputs[i]
+		if p.held = len(p.data) == 0 || memory.Holds(p.data); !p.held {
+			total += int64(len(p.data)+align-1) &^ (align - 1)
+		}
+	}
+	it.rowSize = (total + int64(it.Rows) - 1) / int64(it.Rows)
+	if it.rowSize <= inlineRow {
+		return nil
+	}
+	it.rowSize = 0
+	block, err := memory.Alloc(total)
+	if err != nil {
+		return infer.Refusef(infer.Unavailable, infer.ReasonMemory, "%sno memory for the request: %w", it.req.Prefix(), err)
+	}
+	it.private = block
+	at := 0
+	for i := range it.inputs {
+		p := &it.inputs[i]
+		if p.held {
+			continue
+		}
+		n := copy(block[at:], p.data)
+		p.data, p.held = block[at:at+n:at+n], true
+		at += (n + align - 1) &^ (align - 1)
+	}
+	return nil
+}
+
+func findInput(inputs []infer.Tensor, i int, name string) *infer.Tensor {
+	if i < len(inputs) && inputs[i].Name == name {
+		return &inputs[i]
+	}
+	for k := range inputs {
+		if inputs[k].Name == name {
+			return &inputs[k]
+		}
+	}
+	return nil
+}
+
+// addInput appends an input to the item and what must be equal in a batch to its key.
+func (it *item) addInput(t *infer.Tensor, index int, batching bool) {
+	it.inputs = append(it.inputs, placed{tensor: t, data: t.Data})
+	dims := t.Shape
+	if batching && len(dims) > 0 {
+		dims = dims[1:]
+	}
+	it.Key = binary.AppendUvarint(it.Key, uint64(index))
+	it.Key = append(it.Key, byte(t.Datatype), byte(len(dims)))
+	for _, n := range dims {
+		it.Key = binary.AppendVarint(it.Key, n)
+	}
+}
+
+// place copies a request's small inputs to a slot. alone says that the request leaves
+// at once by itself, so that its slot needs no further rows.
+func (l *layout) place(it *item, alone bool) error {
+	if l.memory == nil || it.rowSize == 0 {
+		return nil
+	}
+	s := l.current
+	if s == nil || !s.fits(it) {
+		l.close(it)
+		var err error
+		if s, err = l.open(it, alone); err != nil {
+			return err
+		}
+	}
+	s.rows -= it.Rows
+	s.users++
+	it.slot = s
+	for i := range it.inputs {
+		p := &it.inputs[i]
+		if p.held {
+			continue
+		}
+		r := &s.regions[i]
+		p.slot, p.start = s, r.used
+		n := copy(s.block[r.used:r.end], p.data)
+		p.data = s.block[p.start : p.start+n : p.start+n]
+		r.used += n
+	}
+	if s.rows == 0 {
+		l.close(nil)
+	}
+	return nil
+}
+
+// fits says that the request's rows belong behind those that are in the slot.
+func (s *slot) fits(it *item) bool {
+	if s.rows < it.Rows || string(s.key) != string(it.Key) {
+		return false
+	}
+	for i := range it.inputs {
+		if p := &it.inputs[i]; !p.held && s.regions[i].end-s.regions[i].used < len(p.data) {
+			return false
+		}
+	}
+	return true
+}
+
+// open makes the slot that begins with the request.
+func (l *layout) open(it *item, alone bool) (*slot, error) {
+	rows := l.maxRows
+	if l.want > 0 {
+		rows = min(l.want, rows)
+	}
+	if alone {
+		rows = 0
+	}
+	rows = max(min(rows, int(slotBytes/it.rowSize)), it.Rows)
+	s := &slot{rows: rows, regions: make([]region, len(it.inputs))}
+	size := 0
+	for i := range it.inputs {
+		p := &it.inputs[i]
+		s.regions[i].used = size
+		switch n := len(p.data); {
+		case rows > it.Rows:
+			size += regionSize(p.tensor, n, it.Rows, rows)
+		case !p.held:
+			size += n
+		}
+		s.regions[i].end = size
+		size = (size + align - 1) &^ (align - 1)
+	}
+	block, err := l.memory.Alloc(int64(size))
+	if err != nil {
+		return nil, err
+	}
+	s.block = block
+	if rows > it.Rows {
+		s.key = append(s.key, it.Key...)
+		s.current = true
+		l.current = s
+	}
+	return s, nil
+}
+
+// regionSize is room for rows rows of an input of which n bytes hold have rows. Bytes
+// elements vary, so they get half as much again.
+func regionSize(t *infer.Tensor, n, have, rows int) int {
+	if n/have > inlineRow {
+		return 0 // such rows are never copied to a slot
+	}
+	size := (n*rows + have - 1) / have
+	if t.Datatype == infer.Bytes {
+		size += size / 2
+	}
+	return size
+}
+
+// close ends the current slot. The next one is smaller when this one ended for a
+// request of another shape, and larger when it was filled, so that mixed traffic
+// doesn't reserve rows that never come.
+func (l *layout) close(other *item) {
+	s := l.current
+	if s == nil {
+		return
+	}
+	if other != nil && string(s.key) != string(other.Key) {
+		l.want = max(1, 2*s.users)
+	} else {
+		l.want = 0
+	}
+	l.current = nil
+	s.current = false
+	l.freeIfUnused(s)
+}
+
+func (l *layout) freeIfUnused(s *slot) {
+	if s.users == 0 && !s.current {
+		l.memory.Free(s.block)
+		s.block = nil
+	}
+}
+
+// endFill closes the current slot when its last request left with a batch and none
+// waits, so that the next batch begins a slot and is one segment again.
+func (l *layout) endFill(it *item) {
+	if s := it.slot; s != nil && s.current && s == l.current {
+		l.current = nil
+		s.current = false
+		l.want = 0
+	}
+}
+
+// release gives the item's memory back.
+func (l *layout) release(it *item) {
+	if s := it.slot; s != nil {
+		it.slot = nil
+		s.users--
+		if s.users == 0 && s == l.current {
+			l.current, s.current = nil, false
+		}
+		l.freeIfUnused(s)
+	}
+	l.freePrivate(it)
+}
+
+// freePrivate gives back the block of an item that was never queued.
+func (l *layout) freePrivate(it *item) {
+	if it.private != nil {
+		l.memory.Free(it.private)
+		it.private = nil
+	}
+}

@@ -1,0 +1,311 @@
+// Package queue is the pure part that the default scheduler and the dynamic batcher
+// share: the waiting line with its bound and its timeouts, the requests that lost
+// their worker, and which instances are free. It has no goroutine, clock, lock or I/O:
+// time comes in as an argument, decisions go out as values. Its caller serializes.
+//
+// What differs between the two schedulers is one question, asked of a Cutter: how many
+// of the waiting requests, from the front, are the next batch?
+package queue
+
+import (
+	"container/heap"
+	"math"
+)
+
+// Entry is one request in the line. Its owner keeps it unchanged while it waits.
+type Entry struct {
+	Rows     int    // of the batch dimension; at least 1
+	Key      []byte // shapes and set of inputs; one batch has equal keys
+	At       int64  // when it was queued
+	Deadline int64  // when it stops waiting; 0: never
+	Losses   int    // workers that ended under it
+	Owner    any    // for the caller
+
+	where      place
+	heap       int // index in Core.deadlines; -1: has none
+	prev, next *Entry
+}
+
+type place uint8
+
+const (
+	nowhere place = iota
+	inLine
+	inAgain
+)
+
+// Waiting says that the entry stands in the line or waits to be tried again.
+func (e *Entry) Waiting() bool { return e.where != nowhere }
+
+// Next is the entry behind e.
+func (e *Entry) Next() *Entry { return e.next }
+
+// Cutter decides what the next batch is.
+type Cutter interface {
+	// Cut is asked when an instance is free. It returns how many entries, from head on,
+	// leave now; or 0 and the time at which they leave at the latest. now is
+	// math.MaxInt64 when no entry will follow, so that waiting is pointless.
+	Cut(head *Entry, now int64) (n int, wake int64)
+}
+
+// Core is the state machine.
+type Core struct {
+	cut       Cutter
+	limit     int
+	flush     bool
+	line      list // in order of arrival
+	again     list // lost their worker; before all others, each in a batch of its own
+	retrying  *Entry
+	deadlines deadlineHeap
+	instances []instance
+	ready     int
+	hold      int64 // when the Cutter wants to be asked again; 0: need not
+}
+
+type instance struct {
+	up, busy bool
+	life     uint64 // counts Up, so that news of an older life is told apart
+}
+
+// New makes a core with all instances up and free; limit bounds the waiting requests.
+func New(cut Cutter, limit, instances int) *Core {
+	c := &Core{cut: cut, limit: limit, instances: make([]instance, instances), ready: instances}
+	for i := range c.instances {
+		c.instances[i].up = true
+	}
+	return c
+}
+
+// Full says that Add would exceed the limit.
+func (c *Core) Full() bool { return c.line.n >= c.limit }
+
+// Add puts e at the end of the line. The caller asked Full before.
+func (c *Core) Add(e *Entry) {
+	e.heap = -1
+	c.line.pushBack(e, inLine)
+	c.watch(e)
+}
+
+func (c *Core) watch(e *Entry) {
+	if e.Deadline != 0 {
+		heap.Push(&c.deadlines, e)
+	}
+}
+
+// Remove takes a waiting entry out.
+func (c *Core) Remove(e *Entry) {
+	switch e.where {
+	case inLine:
+		c.line.remove(e)
+	case inAgain:
+		c.again.remove(e)
+	case nowhere:
+		return
+	}
+	if e.heap >= 0 {
+		heap.Remove(&c.deadlines, e.heap)
+	}
+}
+
+// Expire takes out one entry whose deadline has passed; nil when there is none.
+func (c *Core) Expire(now int64) *Entry {
+	if len(c.deadlines) == 0 || c.deadlines[0].Deadline > now {
+		return nil
+	}
+	e := c.deadlines[0]
+	c.Remove(e)
+	return e
+}
+
+// Any takes out any waiting entry; nil when there is none.
+func (c *Core) Any() *Entry {
+	e := c.again.head
+	if e == nil {
+		e = c.line.head
+	}
+	if e != nil {
+		c.Remove(e)
+	}
+	return e
+}
+
+// Next takes the next batch out of the line, appended to batch, and the instance that
+// gets it; -1 when nothing leaves now. It is asked until then after every event.
+func (c *Core) Next(now int64, batch []*Entry) ([]*Entry, int) {
+	c.hold = 0
+	i := c.free()
+	if i < 0 {
+		return batch, -1
+	}
+	if c.again.n > 0 && c.retrying == nil {
+		e := c.again.head
+		c.Remove(e)
+		c.retrying = e
+		c.instances[i].busy = true
+		return append(batch, e), i
+	}
+	if c.line.n == 0 {
+		return batch, -1
+	}
+	if c.flush {
+		now = math.MaxInt64
+	}
+	n, wake := c.cut.Cut(c.line.head, now)
+	if n == 0 {
+		c.hold = wake
+		return batch, -1
+	}
+	for range n {
+		e := c.line.head
+		c.Remove(e)
+		batch = append(batch, e)
+	}
+	c.instances[i].busy = true
+	return batch, i
+}
+
+// free is the first instance that can take a batch: the lowest one, so that few
+// instances keep warm when few are needed.
+func (c *Core) free() int {
+	for i := range c.instances {
+		if in := &c.instances[i]; in.up && !in.busy {
+			return i
+		}
+	}
+	return -1
+}
+
+// Idle says that a request would leave at once if the Cutter lets it.
+func (c *Core) Idle() bool { return c.line.n == 0 && c.free() >= 0 }
+
+// Wake is when Next or Expire must be asked again though nothing else happens; 0: never.
+func (c *Core) Wake() int64 {
+	at := c.hold
+	if len(c.deadlines) > 0 && (at == 0 || c.deadlines[0].Deadline < at) {
+		at = c.deadlines[0].Deadline
+	}
+	return at
+}
+
+// Life names the present life of an instance, for Lost.
+func (c *Core) Life(i int) uint64 { return c.instances[i].life }
+
+// Done frees the instance; batch is what it had.
+func (c *Core) Done(i int, batch []*Entry) {
+	c.instances[i].busy = false
+	c.settle(batch)
+}
+
+// Lost frees an instance whose worker ended and takes it out of service, unless it
+// has come up again since the given life.
+func (c *Core) Lost(i int, life uint64, batch []*Entry) {
+	if c.instances[i].life == life {
+		c.Down(i)
+	}
+	c.instances[i].busy = false
+	c.settle(batch)
+}
+
+func (c *Core) settle(batch []*Entry) {
+	if len(batch) == 1 && c.retrying == batch[0] {
+		c.retrying = nil
+	}
+}
+
+// Again puts an entry whose worker ended before all others, to be tried alone: then a
+// request that ends workers is known by its second one, and none suffers beside it.
+// False says that two workers ended under it.
+func (c *Core) Again(e *Entry) bool {
+	e.Losses++
+	if e.Losses > 1 {
+		return false
+	}
+	e.heap = -1
+	c.again.pushBack(e, inAgain)
+	c.watch(e)
+	return true
+}
+
+// Down takes an instance out of service; what it has goes on.
+func (c *Core) Down(i int) {
+	if c.instances[i].up {
+		c.instances[i].up = false
+		c.ready--
+	}
+}
+
+// Up puts an instance into service.
+func (c *Core) Up(i int) {
+	c.instances[i].life++
+	if !c.instances[i].up {
+		c.instances[i].up = true
+		c.ready++
+	}
+}
+
+// Flush says that nothing will be added any more: no batch waits to be filled.
+func (c *Core) Flush() { c.flush = true }
+
+// Ready counts instances in service.
+func (c *Core) Ready() int { return c.ready }
+
+// Instances counts all instances.
+func (c *Core) Instances() int { return len(c.instances) }
+
+// Pending counts waiting entries.
+func (c *Core) Pending() int { return c.line.n + c.again.n }
+
+type list struct {
+	head, tail *Entry
+	n          int
+}
+
+func (l *list) pushBack(e *Entry, where place) {
+	e.where, e.prev, e.next = where, l.tail, nil
+	if l.tail != nil {
+		l.tail.next = e
+	} else {
+		l.head = e
+	}
+	l.tail = e
+	l.n++
+}
+
+func (l *list) remove(e *Entry) {
+	if e.prev != nil {
+		e.prev.next = e.next
+	} else {
+		l.head = e.next
+	}
+	if e.next != nil {
+		e.next.prev = e.prev
+	} else {
+		l.tail = e.prev
+	}
+	e.where, e.prev, e.next = nowhere, nil, nil
+	l.n--
+}
+
+type deadlineHeap []*Entry
+
+func (h deadlineHeap) Len() int           { return len(h) }
+func (h deadlineHeap) Less(i, j int) bool { return h[i].Deadline < h[j].Deadline }
+func (h deadlineHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].heap, h[j].heap = i, j
+}
+
+func (h *deadlineHeap) Push(x any) {
+	e := x.(*Entry)
+	e.heap = len(*h)
+	*h = append(*h, e)
+}
+
+func (h *deadlineHeap) Pop() any {
+	old := *h
+	e := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	e.heap = -1
+	return e
+}
