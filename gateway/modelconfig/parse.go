@@ -1,0 +1,546 @@
+package modelconfig
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/modelconfig"
+)
+
+// MaxSize is the most bytes a config file may have.
+const MaxSize = 16 << 20
+
+const (
+	maxDepth  = 64 // of nested messages; the schema needs 7
+	maxFaults = 20 // reported of one file
+)
+
+// Parse reads a model config in protobuf text format. file is its name in messages.
+// The Source says where the fields stood. An error is InvalidArg and carries all
+// faults found (FaultsOf): unknown fields, values that don't fit, fields given twice.
+// Source: message ModelConfig, proto/modelconfig/model_config.proto.
+func Parse(file string, data []byte) (*modelconfig.ModelConfig, *Source, error) {
+	cfg := &modelconfig.ModelConfig{}
+	p := &parser{file: file, src: &Source{File: file, at: map[string]Pos{}}}
+	if len(data) > MaxSize {
+		return nil, nil, infer.Errorf(infer.InvalidArg, "%w", Faults{{File: file,
+			Msg: fmt.Sprintf("the file has %d bytes, the most is %d", len(data), MaxSize)}})
+	}
+	p.lex.src = strings.TrimPrefix(string(data), "\ufeff")
+	err := p.advance()
+	if err == nil {
+		err = p.message(cfg.ProtoReflect(), "", "", 0)
+	}
+	var syntax *syntaxError
+	if errors.As(err, &syntax) {
+		p.fault(syntax.at, "", "%s", syntax.msg)
+	}
+	if err := p.faults.err(); err != nil {
+		return nil, nil, err
+	}
+	return cfg, p.src, nil
+}
+
+type parser struct {
+	file   string
+	lex    lexer
+	tok    token // the next one
+	src    *Source
+	faults Faults
+	offset int // of the line that the last position was found on
+	line   int // of offset, from 0
+}
+
+func (p *parser) advance() (err error) {
+	p.tok, err = p.lex.next()
+	return err
+}
+
+// position counts lines; it goes on from the last call, since offsets mostly grow.
+func (p *parser) position(at int) Pos {
+	if at < p.offset {
+		p.offset, p.line = 0, 0
+	}
+	between := p.lex.src[p.offset:at]
+	p.line += strings.Count(between, "\n")
+	if n := strings.LastIndexByte(between, '\n'); n >= 0 {
+		p.offset += n + 1
+	}
+	return Pos{p.line + 1, 1 + utf8.RuneCountInString(p.lex.src[p.offset:at])}
+}
+
+func (p *parser) fault(at int, path, format string, args ...any) {
+	if len(p.faults) < maxFaults {
+		p.faults = append(p.faults, Fault{File: p.file, Pos: p.position(at), Path: path, Msg: fmt.Sprintf(format, args...)})
+	}
+}
+
+func (p *parser) syntax(format string, args ...any) error {
+	return &syntaxError{p.tok.at, fmt.Sprintf(format, args...)}
+}
+
+// message reads fields until the closing bracket, or the end of the file where that
+// is "".
+func (p *parser) message(m protoreflect.Message, path, closing string, depth int) error {
+	if depth > maxDepth {
+		return p.syntax("messages are nested more than %d deep", maxDepth)
+	}
+	opened := p.tok.at
+	seen := map[protoreflect.Name]int{}
+	for {
+		switch {
+		case p.tok.kind == end && closing == "", closing != "" && p.tok.is(closing):
+			return nil
+		case p.tok.kind == end:
+			at := p.position(opened)
+			return p.syntax("%q is missing: the message opened at line %d, column %d is not closed", closing, at.Line, at.Column)
+		case p.tok.is(",") || p.tok.is(";"):
+			// Stray separators are harmless, and common after a removed field.
+			if err := p.advance(); err != nil {
+				return err
+			}
+			continue
+		case p.tok.kind != ident:
+			return p.syntax("expected a field name, got %s", p.tok.describe())
+		}
+		if err := p.field(m, path, seen, depth); err != nil {
+			return err
+		}
+	}
+}
+
+func (p *parser) field(m protoreflect.Message, path string, seen map[protoreflect.Name]int, depth int) error {
+	name := p.tok
+	fd := m.Descriptor().Fields().ByName(protoreflect.Name(name.str))
+	if path != "" {
+		path += "."
+	}
+	path += name.str
+	if err := p.advance(); err != nil {
+		return err
+	}
+	colon := p.tok.is(":")
+	if colon {
+		if err := p.advance(); err != nil {
+			return err
+		}
+	}
+	if fd == nil {
+		p.fault(name.at, path, "unknown field %q in %s%s", name.str, m.Descriptor().Name(),
+			suggestion(name.str, fieldNames(m.Descriptor())))
+		if !colon && !p.tok.is("{") && !p.tok.is("<") && !p.tok.is("[") {
+			return p.syntax("expected \":\" after %q, got %s", name.str, p.tok.describe())
+		}
+		return p.skip(depth)
+	}
+	p.checkTwice(fd, name, path, seen)
+	if fd.Message() == nil && !colon {
+		return p.syntax("expected \":\" after %q, got %s", name.str, p.tok.describe())
+	}
+	if _, ok := p.src.at[path]; !ok {
+		p.src.at[path] = p.position(name.at)
+	}
+	if p.tok.is("[") {
+		return p.list(m, fd, name, path, depth)
+	}
+	return p.value(m, fd, name.at, path, depth)
+}
+
+// checkTwice reports singular fields that are given again and the second of a oneof.
+func (p *parser) checkTwice(fd protoreflect.FieldDescriptor, name token, path string, seen map[protoreflect.Name]int) {
+	if fd.Cardinality() == protoreflect.Repeated {
+		return
+	}
+	if first, ok := seen[fd.Name()]; ok {
+		at := p.position(first)
+		p.fault(name.at, path, "%q is given twice, first at line %d", name.str, at.Line)
+	} else if one := fd.ContainingOneof(); one != nil {
+		for i := range one.Fields().Len() {
+			other := one.Fields().Get(i).Name()
+			if first, ok := seen[other]; ok {
+				at := p.position(first)
+				p.fault(name.at, path, "%q can't be given together with %q, which stands at line %d", name.str, other, at.Line)
+			}
+		}
+	}
+	seen[fd.Name()] = name.at
+}
+
+// list reads "[ value, … ]" of a repeated field.
+func (p *parser) list(m protoreflect.Message, fd protoreflect.FieldDescriptor, name token, path string, depth int) error {
+	if fd.Cardinality() != protoreflect.Repeated {
+		p.fault(p.tok.at, path, "%q takes one value, not a list", name.str)
+		return p.skip(depth)
+	}
+	if err := p.advance(); err != nil {
+		return err
+	}
+	for !p.tok.is("]") {
+		if err := p.value(m, fd, p.tok.at, path, depth); err != nil {
+			return err
+		}
+		switch {
+		case p.tok.is(","):
+			if err := p.advance(); err != nil {
+				return err
+			}
+		case !p.tok.is("]"):
+			return p.syntax("expected \",\" or \"]\" in the list of %q, got %s", name.str, p.tok.describe())
+		}
+	}
+	return p.advance()
+}
+
+// value reads one value and sets or appends it.
+func (p *parser) value(m protoreflect.Message, fd protoreflect.FieldDescriptor, at int, path string, depth int) error {
+	switch {
+	case fd.IsMap():
+		return p.entry(m, fd, path, depth)
+	case fd.IsList():
+		list := m.Mutable(fd).List()
+		if fd.Message() == nil {
+			v, ok, err := p.scalar(fd, path)
+			if ok {
+				list.Append(v)
+			}
+			return err
+		}
+		path = fmt.Sprintf("%s[%d]", path, list.Len())
+		p.src.at[path] = p.position(at)
+		return p.braces(list.AppendMutable().Message(), fd, path, depth)
+	case fd.Message() != nil:
+		return p.braces(m.Mutable(fd).Message(), fd, path, depth)
+	}
+	v, ok, err := p.scalar(fd, path)
+	if ok {
+		m.Set(fd, v)
+	}
+	return err
+}
+
+// entry reads one entry of a map: a message with the fields key and value.
+func (p *parser) entry(m protoreflect.Message, fd protoreflect.FieldDescriptor, path string, depth int) error {
+	closing, err := p.open(fd)
+	if err != nil {
+		return err
+	}
+	var key protoreflect.MapKey
+	value := m.Mutable(fd).Map().NewValue()
+	keyed := false
+	for !p.tok.is(closing) {
+		if p.tok.is(",") || p.tok.is(";") {
+			if err := p.advance(); err != nil {
+				return err
+			}
+			continue
+		}
+		name := p.tok
+		if name.kind != ident {
+			return p.syntax("expected \"key\" or \"value\" in %q, got %s", fd.Name(), name.describe())
+		}
+		if err := p.advance(); err != nil {
+			return err
+		}
+		colon := p.tok.is(":")
+		if colon {
+			if err := p.advance(); err != nil {
+				return err
+			}
+		}
+		part := fd.MapValue()
+		switch name.str {
+		case "key":
+			part = fd.MapKey()
+		case "value":
+		default:
+			p.fault(name.at, path, "unknown field %q in an entry of %q, which has \"key\" and \"value\"", name.str, fd.Name())
+			if err := p.skip(depth); err != nil {
+				return err
+			}
+			continue
+		}
+		if part.Message() == nil && !colon {
+			return p.syntax("expected \":\" after %q, got %s", name.str, p.tok.describe())
+		}
+		if part.Message() != nil {
+			err = p.braces(value.Message(), part, path+"."+name.str, depth)
+		} else {
+			var v protoreflect.Value
+			var ok bool
+			v, ok, err = p.scalar(part, path)
+			switch {
+			case ok && name.str == "key":
+				key, keyed = v.MapKey(), true
+			case ok:
+				value = v
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !keyed {
+		key = fd.MapKey().Default().MapKey()
+	}
+	m.Mutable(fd).Map().Set(key, value)
+	return p.advance()
+}
+
+// open takes the bracket that a message begins with and returns the one that ends it.
+func (p *parser) open(fd protoreflect.FieldDescriptor) (closing string, err error) {
+	switch {
+	case p.tok.is("{"):
+		closing = "}"
+	case p.tok.is("<"):
+		closing = ">"
+	default:
+		return "", p.syntax("expected \"{\" after %q, got %s", fd.Name(), p.tok.describe())
+	}
+	return closing, p.advance()
+}
+
+func (p *parser) braces(m protoreflect.Message, fd protoreflect.FieldDescriptor, path string, depth int) error {
+	closing, err := p.open(fd)
+	if err != nil {
+		return err
+	}
+	if err := p.message(m, path, closing, depth+1); err != nil {
+		return err
+	}
+	return p.advance()
+}
+
+// skip passes over the value of a field that is not known.
+func (p *parser) skip(depth int) error {
+	if depth > maxDepth {
+		return p.syntax("messages are nested more than %d deep", maxDepth)
+	}
+	closing := map[string]string{"{": "}", "<": ">", "[": "]"}[p.tok.str]
+	if p.tok.kind != punct || closing == "" {
+		if p.tok.is("-") {
+			if err := p.advance(); err != nil {
+				return err
+			}
+		}
+		if p.tok.kind == punct || p.tok.kind == end {
+			return p.syntax("expected a value, got %s", p.tok.describe())
+		}
+		first := p.tok.kind
+		for {
+			if err := p.advance(); err != nil {
+				return err
+			}
+			if first != text || p.tok.kind != text {
+				return nil
+			}
+		}
+	}
+	if err := p.advance(); err != nil {
+		return err
+	}
+	for !p.tok.is(closing) {
+		var err error
+		switch {
+		case p.tok.kind == end:
+			return p.syntax("%q is missing", closing)
+		case p.tok.is("{") || p.tok.is("<") || p.tok.is("["):
+			err = p.skip(depth + 1)
+		case p.tok.is("}") || p.tok.is(">") || p.tok.is("]"):
+			return p.syntax("expected %q, got %s", closing, p.tok.describe())
+		default:
+			err = p.advance()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return p.advance()
+}
+
+// scalar reads a value that is no message. ok is false where it was reported.
+func (p *parser) scalar(fd protoreflect.FieldDescriptor, path string) (v protoreflect.Value, ok bool, err error) {
+	if p.tok.kind == text {
+		return p.str(fd, path)
+	}
+	start, negative := p.tok.at, p.tok.is("-")
+	if negative {
+		if err := p.advance(); err != nil {
+			return v, false, err
+		}
+	}
+	t := p.tok
+	if t.kind != ident && t.kind != number {
+		if t.is("{") || t.is("<") || t.is("[") {
+			p.fault(t.at, path, "%q is %s, not a message", fd.Name(), kindName(fd))
+			return v, false, p.skip(0)
+		}
+		return v, false, p.syntax("expected a value for %q, got %s", fd.Name(), t.describe())
+	}
+	v, ok, why := convert(fd, t, negative)
+	if !ok {
+		written := t.str
+		if negative {
+			written = "-" + written
+		}
+		p.fault(start, path, "%q is %s, not %s%s", fd.Name(), kindName(fd), written, why)
+	}
+	return v, ok, p.advance()
+}
+
+// str reads one or more adjacent strings.
+func (p *parser) str(fd protoreflect.FieldDescriptor, path string) (v protoreflect.Value, ok bool, err error) {
+	start := p.tok.at
+	var whole strings.Builder
+	for p.tok.kind == text {
+		whole.WriteString(p.tok.str)
+		if err := p.advance(); err != nil {
+			return v, false, err
+		}
+	}
+	if fd.Kind() != protoreflect.StringKind {
+		why := ""
+		if fd.Kind() == protoreflect.EnumKind || fd.Kind() == protoreflect.BoolKind {
+			why = "; write it without quotes"
+		}
+		p.fault(start, path, "%q is %s, not a string%s", fd.Name(), kindName(fd), why)
+		return v, false, nil
+	}
+	return protoreflect.ValueOfString(whole.String()), true, nil
+}
+
+// convert makes a value of the field's type. why is a hint for the message.
+func convert(fd protoreflect.FieldDescriptor, t token, negative bool) (v protoreflect.Value, ok bool, why string) {
+	switch fd.Kind() {
+	case protoreflect.StringKind:
+		return v, false, fmt.Sprintf("; write it in quotes: %q", t.str)
+	case protoreflect.BoolKind:
+		switch {
+		case negative:
+		case slices.Contains([]string{"true", "True", "t", "1"}, t.str):
+			return protoreflect.ValueOfBool(true), true, ""
+		case slices.Contains([]string{"false", "False", "f", "0"}, t.str):
+			return protoreflect.ValueOfBool(false), true, ""
+		}
+		return v, false, "; write true or false"
+	case protoreflect.EnumKind:
+		return enum(fd.Enum(), t, negative)
+	case protoreflect.FloatKind, protoreflect.DoubleKind:
+		f, ok := float(t, negative)
+		if fd.Kind() == protoreflect.FloatKind {
+			return protoreflect.ValueOfFloat32(float32(f)), ok, ""
+		}
+		return protoreflect.ValueOfFloat64(f), ok, ""
+	}
+	return integer(fd, t, negative)
+}
+
+func integer(fd protoreflect.FieldDescriptor, t token, negative bool) (v protoreflect.Value, ok bool, why string) {
+	if t.kind != number {
+		return v, false, ""
+	}
+	u, err := strconv.ParseUint(t.str, 0, 64)
+	if err != nil || strings.ContainsAny(t.str, "_oObB") && !strings.HasPrefix(strings.ToLower(t.str), "0x") {
+		return v, false, ""
+	}
+	limit := map[protoreflect.Kind]uint64{protoreflect.Int32Kind: math.MaxInt32, protoreflect.Int64Kind: math.MaxInt64,
+		protoreflect.Uint32Kind: math.MaxUint32, protoreflect.Uint64Kind: math.MaxUint64}[fd.Kind()]
+	signed := fd.Kind() == protoreflect.Int32Kind || fd.Kind() == protoreflect.Int64Kind
+	switch {
+	case negative && !signed && u != 0:
+		return v, false, ""
+	case negative && signed && u == limit+1:
+	case u > limit:
+		return v, false, ""
+	}
+	n := int64(u)
+	if negative {
+		n = -n
+	}
+	switch fd.Kind() {
+	case protoreflect.Int32Kind:
+		return protoreflect.ValueOfInt32(int32(n)), true, ""
+	case protoreflect.Int64Kind:
+		return protoreflect.ValueOfInt64(n), true, ""
+	case protoreflect.Uint32Kind:
+		return protoreflect.ValueOfUint32(uint32(u)), true, ""
+	}
+	return protoreflect.ValueOfUint64(u), true, ""
+}
+
+func float(t token, negative bool) (float64, bool) {
+	s := strings.ToLower(t.str)
+	switch s {
+	case "infinity":
+		s = "inf"
+	case "inf", "nan":
+	default:
+		if t.kind != number || strings.Contains(s, "_") {
+			return 0, false
+		}
+		if !strings.HasPrefix(s, "0x") {
+			s = strings.TrimSuffix(s, "f")
+		}
+	}
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return 0, false
+	}
+	if negative {
+		f = -f
+	}
+	return f, true
+}
+
+func enum(ed protoreflect.EnumDescriptor, t token, negative bool) (v protoreflect.Value, ok bool, why string) {
+	var names []string
+	for i := range ed.Values().Len() {
+		names = append(names, string(ed.Values().Get(i).Name()))
+	}
+	if t.kind == ident && !negative {
+		if value := ed.Values().ByName(protoreflect.Name(t.str)); value != nil {
+			return protoreflect.ValueOfEnum(value.Number()), true, ""
+		}
+		if near := suggestion(t.str, names); near != "" {
+			return v, false, near
+		}
+	} else if n, err := strconv.ParseInt(t.str, 0, 32); err == nil && !negative {
+		if value := ed.Values().ByNumber(protoreflect.EnumNumber(n)); value != nil {
+			return protoreflect.ValueOfEnum(value.Number()), true, ""
+		}
+	}
+	return v, false, "; it is one of " + strings.Join(names, ", ")
+}
+
+func kindName(fd protoreflect.FieldDescriptor) string {
+	switch fd.Kind() {
+	case protoreflect.StringKind:
+		return "a string"
+	case protoreflect.BoolKind:
+		return "true or false"
+	case protoreflect.EnumKind:
+		return "a " + string(fd.Enum().Name()) + " name"
+	case protoreflect.FloatKind, protoreflect.DoubleKind:
+		return "a number"
+	case protoreflect.Uint32Kind, protoreflect.Uint64Kind:
+		return "a whole number of 0 or more (" + fd.Kind().String() + ")"
+	}
+	return "a whole number (" + fd.Kind().String() + ")"
+}
+
+func fieldNames(md protoreflect.MessageDescriptor) []string {
+	var names []string
+	for i := range md.Fields().Len() {
+		names = append(names, string(md.Fields().Get(i).Name()))
+	}
+	sort.Strings(names)
+	return names
+}
