@@ -1,0 +1,32 @@
+//go:build !(onnxruntime && cgo)
+
+package onnxruntime
+
+import (
+	"context"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers/backend"
+)
+
+const unavailable = "this worker was built without ONNX Runtime (build tag onnxruntime, with cgo)"
+
+// New makes the factory of a backend that loads nothing, since this build has no ONNX
+// Runtime.
+func New(string) backend.Factory {
+	return func(map[string]string) (backend.Backend, error) { return absent{}, nil }
+}
+
+type absent struct{}
+
+func (absent) Info() backend.Info { return backend.Info{Unavailable: unavailable} }
+
+func (absent) Describe(context.Context, backend.Spec) (*backend.Description, error) {
+	return nil, infer.Errorf(infer.Unavailable, unavailable)
+}
+
+func (absent) Load(context.Context, backend.Spec) (backend.Model, error) {
+	return nil, infer.Errorf(infer.Unavailable, unavailable)
+}
+
+func (absent) Close() error { return nil }
