@@ -1,0 +1,16 @@
+// Package workers is the worker process: it owns a device, loads model versions with
+// the backends it was given, and executes batches on their instances.
+//
+// A gateway speaks to it by the service of proto/worker, over an inherited socket or
+// over TCP with mutual TLS. A gateway of the same host shares memory with it too:
+// batches then arrive in a mailbox for each instance and results leave through the
+// completion ring (package workers/shm); everybody else uses the Execute stream. What
+// lies between the two and a backend is one execution, which fits backend.Batch.
+//
+// Every instance has a goroutine that is locked to its thread for life. It waits on
+// its own mailbox or queue; no dispatcher stands between. Handles of models belong to
+// the connection that loaded them, and are unloaded when it ends.
+//
+// Locks, none held while another is taken but in this order: connection.mu, Worker.mu.
+// No backend is called under either.
+package workers

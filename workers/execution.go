@@ -1,0 +1,483 @@
+package workers
+
+import (
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers/backend"
+	"github.com/sluice-serve/sluice/workers/wire"
+)
+
+// alignment is what tensors handed to a backend are aligned to at least when they had
+// to be gathered, and what Alloc promises.
+const alignment = 64
+
+// keptScratch is the most memory an instance keeps for gathering between batches.
+const keptScratch = 64 << 20
+
+// transport is where an instance's batches come from and where its results go. One
+// instance has it; but for close its methods are the instance goroutine's.
+type transport interface {
+	// receive waits for a batch and decodes it into x.batch and x.flags. errStopped
+	// when none will come any more.
+	receive(x *execution) error
+	// view is the bytes of the k-th segment of the batch, counted over all inputs.
+	view(k int, s wire.Segment) ([]byte, error)
+	// alloc takes memory for outputs; x is asked whether waiting still makes sense.
+	alloc(x *execution, n int64) (*block, error)
+	// place notes output data as part of d; b is the block it lies in, nil for none.
+	place(d *draft, b *block, data []byte) wire.Segment
+	// send delivers d. It fails for a part (More) alone, and then nothing was sent;
+	// with the end of a batch the transport does what it can.
+	send(x *execution, d *draft) error
+	// end gives back the memory of the batch but for what was sent.
+	end(x *execution)
+	// close makes receive return errStopped after the batch that is in flight. Any
+	// goroutine may call it, once.
+	close()
+}
+
+// block is memory from Alloc. refs counts the executions and sent results that use
+// it; its transport guards it.
+type block struct {
+	mem  []byte
+	refs int
+}
+
+func (b *block) holds(data []byte) bool {
+	p, base := uintptr(unsafe.Pointer(unsafe.SliceData(data))), uintptr(unsafe.Pointer(unsafe.SliceData(b.mem)))
+	return p >= base && p-base <= uintptr(len(b.mem)) && uintptr(len(data)) <= uintptr(len(b.mem))-(p-base)
+}
+
+// draft is a result that is being put together, with the memory under its outputs.
+type draft struct {
+	result  wire.Result
+	blocks  []*block // one entry for each output that has data
+	tensors [][]byte // the stream's: the data in the order of the outputs
+	size    int64    // of tensors
+}
+
+func (d *draft) reset(id uint64) {
+	clear(d.tensors)
+	*d = draft{
+		result:  wire.Result{ID: id, Outputs: d.result.Outputs[:0], Responses: d.result.Responses[:0]},
+		blocks:  d.blocks[:0],
+		tensors: d.tensors[:0],
+	}
+}
+
+// execution is one batch on one instance; it fits backend.Batch. It is made once for
+// an instance and reused, so that a batch costs no allocation.
+type execution struct {
+	inst  *instance
+	batch wire.Batch
+	flags []uint32 // cancel flags, by wire.Request.Cancel; read atomically
+
+	inputs   []infer.Tensor
+	requests []request
+	faces    []backend.Request // the same as requests
+	scratch  []byte
+	cut      bool // requests have their inputs
+
+	blocks  []*block
+	final   draft // what is sent when Execute has returned
+	part    draft // what is sent at once
+	open    int   // requests without final answer
+	outputs []wire.Output
+	shapes  []int64
+
+	start, inputEnd, inferEnd int64
+}
+
+// prepare lays out the inputs and requests of x.batch. An error ends the batch.
+func (x *execution) prepare() error {
+	x.start, x.inputEnd, x.inferEnd = infer.Now(), 0, 0
+	x.final.reset(x.batch.ID)
+	x.part.reset(x.batch.ID)
+	x.blocks, x.outputs, x.shapes = x.blocks[:0], x.outputs[:0], x.shapes[:0]
+	x.open, x.cut = len(x.batch.Requests), false
+	if err := x.prepareRequests(); err != nil {
+		return err
+	}
+	return x.prepareInputs()
+}
+
+func (x *execution) prepareRequests() error {
+	n := len(x.batch.Requests)
+	if cap(x.requests) < n {
+		x.requests = make([]request, n)
+		x.faces = make([]backend.Request, n)
+		for i := range x.requests {
+			x.faces[i] = &x.requests[i]
+		}
+	}
+	x.requests, x.faces = x.requests[:n], x.faces[:n]
+	rows := 0
+	for i := range x.batch.Requests {
+		w := &x.batch.Requests[i]
+		r := &x.requests[i]
+		if x.batch.Rows == 0 {
+			w.Rows = 0
+		}
+		*r = request{x: x, wire: w, first: rows, inputs: r.inputs[:0]}
+		rows += w.Rows
+	}
+	if rows != x.batch.Rows || n == 0 || x.batch.Rows == 0 && n > 1 {
+		return infer.Errorf(infer.Internal, "a batch of %d requests says %d rows, its requests have %d", n, x.batch.Rows, rows)
+	}
+	return nil
+}
+
+func (x *execution) prepareInputs() error {
+	x.inputs = x.inputs[:0]
+	var gather int64
+	k := 0
+	for i := range x.batch.Inputs {
+		in := &x.batch.Inputs[i]
+		data, again, err := x.inputData(in, k)
+		if err != nil {
+			return err
+		}
+		if again > 0 {
+			gather += roundUp(again)
+		}
+		k += len(in.Segments)
+		x.inputs = append(x.inputs, infer.Tensor{Name: in.Name, Datatype: in.Datatype, Shape: in.Shape, Data: data})
+	}
+	if gather > 0 {
+		return x.gather(gather)
+	}
+	return nil
+}
+
+// inputData is the view on an input, or how many bytes of it have to be gathered: it
+// has several segments, or one that its datatype's alignment forbids to read.
+func (x *execution) inputData(in *wire.Input, k int) (data []byte, gather int64, err error) {
+	var n int64
+	for i, s := range in.Segments {
+		data, err = x.inst.transport.view(k+i, s)
+		if err != nil {
+			return nil, 0, err
+		}
+		n += int64(len(data))
+	}
+	want, err := infer.ByteSize(in.Datatype, in.Shape)
+	if err != nil {
+		return nil, 0, infer.Errorf(infer.Internal, "input '%s': %w", in.Name, err)
+	}
+	if want != n && in.Datatype != infer.Bytes || in.Datatype == infer.Invalid {
+		return nil, 0, infer.Errorf(infer.Internal, "input '%s' of %s %v has %d bytes, want %d", in.Name, in.Datatype, in.Shape, n, want)
+	}
+	if len(in.Segments) == 1 && isAligned(data, in.Datatype) {
+		return data, 0, nil
+	}
+	return nil, n, nil
+}
+
+// gather copies what has no view into the scratch memory.
+func (x *execution) gather(total int64) error {
+	if int64(len(x.scratch)) < total {
+		x.scratch = alignedBytes(total)
+	}
+	rest := x.scratch
+	k := 0
+	for i := range x.batch.Inputs {
+		in := &x.batch.Inputs[i]
+		if x.inputs[i].Data == nil && len(in.Segments) > 0 {
+			n := 0
+			for j, s := range in.Segments {
+				data, err := x.inst.transport.view(k+j, s)
+				if err != nil {
+					return err
+				}
+				n += copy(rest[n:], data)
+			}
+			x.inputs[i].Data = rest[:n:n]
+			rest = rest[min(roundUp(int64(n)), int64(len(rest))):]
+		}
+		k += len(in.Segments)
+	}
+	return nil
+}
+
+func isAligned(b []byte, d infer.Datatype) bool {
+	return len(b) == 0 || uintptr(unsafe.Pointer(unsafe.SliceData(b)))&uintptr(max(d.Size(), 1)-1) == 0
+}
+
+func roundUp(n int64) int64 { return (n + alignment - 1) &^ (alignment - 1) }
+
+func alignedBytes(n int64) []byte {
+	raw := make([]byte, n+alignment)
+	skip := -uintptr(unsafe.Pointer(unsafe.SliceData(raw))) & (alignment - 1)
+	return raw[skip : int64(skip)+n]
+}
+
+// finish completes the final result after Execute returned err.
+func (x *execution) finish(err error) {
+	end := infer.Now()
+	switch {
+	case x.open == 0 && err != nil:
+		x.inst.log.Warn("a backend failed after it had answered every request", "error", err)
+	case x.open > 0 && err == nil:
+		x.inst.worker.faults.Add(1)
+		x.inst.log.Error("a backend left requests without answer", "requests", x.open)
+		err = infer.Errorf(infer.Internal, "the model gave no answer to the request")
+	}
+	if x.open == len(x.requests) {
+		x.final.reset(x.batch.ID)
+		r := &x.final.result
+		r.Code, r.Err = infer.CodeOf(err), textOf(err)
+	} else if x.open > 0 {
+		for i := range x.requests {
+			if !x.requests[i].answered {
+				x.fail(i, err)
+			}
+		}
+	}
+	if x.inputEnd == 0 {
+		x.inputEnd = x.start
+	}
+	if x.inferEnd == 0 {
+		x.inferEnd = end
+	}
+	x.final.result.Compute = infer.ComputeTimes{
+		Input: x.inputEnd - x.start, Infer: max(x.inferEnd-x.inputEnd, 0), Output: end - x.inferEnd}
+}
+
+// release drops what the batch pointed to and gives back its memory.
+func (x *execution) release() {
+	x.inst.transport.end(x)
+	if len(x.scratch) > keptScratch {
+		x.scratch = nil
+	}
+	clear(x.inputs)
+	clear(x.blocks)
+}
+
+// allCancelled says that nobody waits for any answer of the batch.
+func (x *execution) allCancelled() bool {
+	for i := range x.requests {
+		if !x.requests[i].Cancelled() {
+			return false
+		}
+	}
+	return true
+}
+
+// Rows fits backend.Batch.
+func (x *execution) Rows() int { return x.batch.Rows }
+
+// Inputs fits backend.Batch.
+func (x *execution) Inputs() []infer.Tensor { return x.inputs }
+
+// Requests fits backend.Batch.
+func (x *execution) Requests() []backend.Request { return x.faces }
+
+// InputDone fits backend.Batch.
+func (x *execution) InputDone() { x.inputEnd = infer.Now() }
+
+// InferDone fits backend.Batch.
+func (x *execution) InferDone() {
+	x.inferEnd = infer.Now()
+	if x.inputEnd == 0 {
+		x.inputEnd = x.start
+	}
+}
+
+// Alloc fits backend.Batch.
+func (x *execution) Alloc(n int64) ([]byte, error) {
+	if n < 0 {
+		return nil, infer.Errorf(infer.Internal, "the model asked for %d bytes of memory", n)
+	}
+	b, err := x.inst.transport.alloc(x, n)
+	if err != nil {
+		return nil, err
+	}
+	x.blocks = append(x.blocks, b)
+	return b.mem[:n:n], nil
+}
+
+// Outputs fits backend.Batch.
+func (x *execution) Outputs(outputs []infer.Tensor) error {
+	if x.open == 0 {
+		return x.misused("answered a batch that had all its answers")
+	}
+	if x.batch.Rows > 0 {
+		for i := range outputs {
+			if s := outputs[i].Shape; len(s) == 0 || s[0] != int64(x.batch.Rows) {
+				return infer.Errorf(infer.Internal, "output '%s' has shape %v, which does not begin with the batch's %d rows",
+					outputs[i].Name, s, x.batch.Rows)
+			}
+		}
+	}
+	if x.open < len(x.requests) {
+		return x.split(outputs)
+	}
+	out, err := x.put(&x.final, outputs)
+	if err != nil {
+		return err
+	}
+	x.final.result.Outputs = append(x.final.result.Outputs, out...)
+	for i := range x.requests {
+		x.requests[i].answered = true
+	}
+	x.open = 0
+	return nil
+}
+
+// split answers the open requests of a batch some of which have their answer.
+func (x *execution) split(outputs []infer.Tensor) error {
+	for i := range x.requests {
+		r := &x.requests[i]
+		if r.answered {
+			continue
+		}
+		part, err := infer.Split(nil, outputs, x.batch.Rows, r.first, r.wire.Rows)
+		if err == nil {
+			err = x.Respond(i, part, nil, true)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Respond fits backend.Batch.
+func (x *execution) Respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error {
+	if i < 0 || i >= len(x.requests) || x.requests[i].answered {
+		return x.misused(fmt.Sprintf("answered request %d, which had its final answer", i))
+	}
+	d := &x.final
+	if !final || x.inst.decoupled {
+		d = &x.part
+		d.reset(x.batch.ID)
+		d.result.More = true
+	}
+	out, err := x.put(d, outputs)
+	if err != nil {
+		return err
+	}
+	d.result.Responses = append(d.result.Responses, wire.Response{Index: i, Final: final, Params: slices.Clone(params), Outputs: out})
+	if d == &x.part {
+		if err := x.inst.transport.send(x, d); err != nil {
+			return err
+		}
+	}
+	if final {
+		x.requests[i].answered = true
+		x.open--
+	}
+	return nil
+}
+
+// Fail fits backend.Batch.
+func (x *execution) Fail(i int, err error) error {
+	if i < 0 || i >= len(x.requests) || x.requests[i].answered || err == nil {
+		return x.misused(fmt.Sprintf("failed request %d, which had its final answer, with %v", i, err))
+	}
+	x.fail(i, err)
+	return nil
+}
+
+func (x *execution) fail(i int, err error) {
+	x.requests[i].answered = true
+	x.open--
+	x.final.result.Responses = append(x.final.result.Responses, wire.Response{
+		Index: i, Final: true, Code: infer.CodeOf(err), Err: textOf(err)})
+}
+
+func (x *execution) misused(what string) error {
+	x.inst.worker.faults.Add(1)
+	x.inst.log.Error("a backend broke the rules of a batch", "fault", what)
+	return infer.Errorf(infer.Internal, "the model %s", what)
+}
+
+// put checks the outputs and makes them part of d. On an error d is as before.
+func (x *execution) put(d *draft, outputs []infer.Tensor) ([]wire.Output, error) {
+	first, blocks, tensors, size := len(x.outputs), len(d.blocks), len(d.tensors), d.size
+	for i := range outputs {
+		o, err := x.output(d, &outputs[i])
+		if err != nil {
+			x.outputs, d.blocks, d.tensors, d.size = x.outputs[:first], d.blocks[:blocks], d.tensors[:tensors], size
+			return nil, err
+		}
+		x.outputs = append(x.outputs, o)
+	}
+	return x.outputs[first:len(x.outputs):len(x.outputs)], nil
+}
+
+func (x *execution) output(d *draft, t *infer.Tensor) (wire.Output, error) {
+	if err := checkOutput(t); err != nil {
+		return wire.Output{}, err
+	}
+	at := len(x.shapes)
+	x.shapes = append(x.shapes, t.Shape...)
+	o := wire.Output{Name: t.Name, Datatype: t.Datatype, Shape: x.shapes[at:len(x.shapes):len(x.shapes)]}
+	if len(t.Data) == 0 {
+		o.Data = x.inst.transport.place(d, nil, nil)
+		return o, nil
+	}
+	data := t.Data
+	b := x.blockOf(data)
+	if b == nil {
+		mem, err := x.Alloc(int64(len(data)))
+		if err != nil {
+			return wire.Output{}, err
+		}
+		copy(mem, data)
+		data, b = mem, x.blocks[len(x.blocks)-1]
+	}
+	o.Data = x.inst.transport.place(d, b, data)
+	return o, nil
+}
+
+func (x *execution) blockOf(data []byte) *block {
+	for _, b := range x.blocks {
+		if b.holds(data) {
+			return b
+		}
+	}
+	return nil
+}
+
+// checkOutput refuses data that does not fit shape and datatype.
+func checkOutput(t *infer.Tensor) error {
+	n, err := infer.Elements(t.Shape)
+	if err != nil {
+		return infer.Errorf(infer.Internal, "output '%s': %w", t.Name, err)
+	}
+	got, want, unit := int64(len(t.Data)), n, "elements"
+	switch size := t.Datatype.Size(); {
+	case t.Datatype == infer.Bytes:
+		if got, err = infer.CountBytesElements(t.Data); err != nil {
+			return infer.Errorf(infer.Internal, "output '%s' of shape %v: %w", t.Name, t.Shape, err)
+		}
+	case size == 0:
+		return infer.Errorf(infer.Internal, "output '%s' has no datatype", t.Name)
+	case n > (1<<63-1)/size:
+		return infer.Errorf(infer.Internal, "output '%s' has shape %v, which no memory holds", t.Name, t.Shape)
+	default:
+		want, unit = n*size, "bytes"
+	}
+	if got != want {
+		return infer.Errorf(infer.Internal, "output '%s' of %s %v has %d %s, want %d", t.Name, t.Datatype, t.Shape, got, unit, want)
+	}
+	return nil
+}
+
+// maxText bounds error texts, so that every result fits into memory somehow.
+const maxText = 16 << 10
+
+func textOf(err error) string {
+	s := err.Error()
+	if s == "" {
+		return "the model failed without a text"
+	}
+	if len(s) > maxText {
+		s = s[:maxText]
+	}
+	return s
+}

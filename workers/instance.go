@@ -1,0 +1,100 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"runtime/debug"
+	"sync/atomic"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers/backend"
+)
+
+// errStopped is the end of a transport.
+var errStopped = errors.New("the instance is stopped")
+
+// instance is one model instance and its goroutine.
+type instance struct {
+	worker    *Worker
+	log       *slog.Logger
+	spec      backend.InstanceSpec
+	model     backend.Model
+	transport transport
+	decoupled bool // responses leave at once
+
+	executions atomic.Uint64
+	done       chan struct{} // closed when the goroutine has ended
+	closeErr   error         // of the backend's Close; valid after done
+}
+
+// run makes the instance, reports to ready, and executes batches until the transport
+// is closed. The goroutine keeps its thread to itself, and the thread ends with it.
+func (inst *instance) run(ctx context.Context, ready chan<- error) {
+	runtime.LockOSThread()
+	defer close(inst.done)
+	made, err := inst.make(ctx)
+	ready <- err
+	if err != nil {
+		return
+	}
+	x := &execution{inst: inst}
+	for {
+		switch err := inst.transport.receive(x); {
+		case err == errStopped:
+			inst.closeErr = inst.closeBackend(made)
+			return
+		case err != nil:
+			inst.worker.corrupt(err)
+			inst.closeErr = inst.closeBackend(made)
+			return
+		}
+		inst.execute(x, made)
+	}
+}
+
+func (inst *instance) make(ctx context.Context) (made backend.Instance, err error) {
+	defer inst.recovered("making an instance", &err)
+	return inst.model.NewInstance(ctx, inst.spec)
+}
+
+func (inst *instance) closeBackend(made backend.Instance) (err error) {
+	defer inst.recovered("closing an instance", &err)
+	return made.Close()
+}
+
+// execute takes one decoded batch to its final result.
+func (inst *instance) execute(x *execution, made backend.Instance) {
+	err := x.prepare()
+	switch {
+	case err != nil:
+	case x.allCancelled():
+		err = infer.Refusef(infer.Cancelled, infer.ReasonCancelled, "request was cancelled")
+	default:
+		err = inst.call(x, made)
+		inst.executions.Add(1)
+	}
+	x.finish(err)
+	if err := inst.transport.send(x, &x.final); err != nil {
+		inst.log.Error("a batch's result could not be sent", "error", err)
+	}
+	x.release()
+}
+
+func (inst *instance) call(x *execution, made backend.Instance) (err error) {
+	defer inst.recovered("a batch", &err)
+	return made.Execute(x)
+}
+
+// recovered turns a panic of the backend into an error.
+func (inst *instance) recovered(doing string, err *error) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	inst.worker.faults.Add(1)
+	inst.log.Error("a backend panicked", "doing", doing, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+	*err = infer.Errorf(infer.Internal, "the model's backend failed in %s", doing)
+}

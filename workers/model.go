@@ -1,0 +1,197 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"sync"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/worker"
+	"github.com/sluice-serve/sluice/workers/backend"
+)
+
+// model is one loaded version. It belongs to the connection that loaded it.
+type model struct {
+	handle    uint64
+	spec      backend.Spec
+	loaded    backend.Model
+	instances []*instance
+	queues    []*queue      // by instance; nil for those on the lane. Valid after ready
+	ready     chan struct{} // closed when load has returned
+	err       error         // of load; valid after ready
+
+	stopOnce sync.Once
+	stopped  chan struct{} // closed when everything is closed
+	stopErr  error         // valid after stopped
+}
+
+// specOf turns a request into what a backend is told.
+func specOf(name string, version int64, dir, file string) (backend.Spec, error) {
+	for _, path := range []string{dir, file} {
+		if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+			return backend.Spec{}, infer.Errorf(infer.InvalidArg, "model '%s': its paths are not absolute and clean", name)
+		}
+	}
+	return backend.Spec{Name: name, Version: version, ModelDir: dir, ModelFile: file}, nil
+}
+
+// describeSpec finds the model's folder and version from <repository>/<model>/<version>/<file>.
+func describeSpec(r *worker.DescribeRequest) (backend.Spec, error) {
+	folder := filepath.Dir(r.GetModelFile())
+	version, err := strconv.ParseInt(filepath.Base(folder), 10, 64)
+	if err != nil {
+		version = 1
+	}
+	spec, err := specOf(r.GetConfig().GetName(), version, filepath.Dir(folder), r.GetModelFile())
+	spec.Config = r.GetConfig()
+	return spec, err
+}
+
+// load builds the model and its instances, one after the other; on an error nothing
+// of it is left.
+func (m *model) load(ctx context.Context, w *Worker, c *connection, r *worker.LoadRequest) error {
+	b, err := w.backendFor(backendName(r.GetConfig().GetBackend(), r.GetConfig().GetPlatform()), r.GetOptions().GetOptions())
+	if err != nil {
+		return err
+	}
+	specs := make([]backend.InstanceSpec, len(r.GetInstances()))
+	for i, s := range r.GetInstances() {
+		if specs[i], err = w.instanceSpec(s); err != nil {
+			return err
+		}
+	}
+	if m.loaded, err = w.loadBackend(ctx, b, m.spec); err != nil {
+		return err
+	}
+	for i, s := range r.GetInstances() {
+		if err = m.addInstance(ctx, w, c, s, specs[i]); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return errors.Join(err, m.stop(w))
+	}
+	return nil
+}
+
+func (m *model) addInstance(ctx context.Context, w *Worker, c *connection, s *worker.InstanceSpec, spec backend.InstanceSpec) error {
+	t, err := c.newTransport(s.GetMailbox())
+	if err != nil {
+		return err
+	}
+	inst := &instance{
+		worker: w, spec: spec, model: m.loaded, transport: t, done: make(chan struct{}),
+		decoupled: m.spec.Config.GetModelTransactionPolicy().GetDecoupled(),
+		log:       w.log.With("model", m.spec.Name, "version", m.spec.Version, "instance", spec.Name),
+	}
+	ready := make(chan error, 1)
+	go inst.run(ctx, ready)
+	if err := <-ready; err != nil {
+		t.close()
+		<-inst.done
+		return err
+	}
+	q, _ := t.(*queue)
+	m.queues = append(m.queues, q)
+	m.instances = append(m.instances, inst)
+	return nil
+}
+
+// beginUnload stops the model once, in a goroutine that the worker waits for.
+func (m *model) beginUnload(c *connection) {
+	m.stopOnce.Do(func() {
+		c.worker.running.Go(func() {
+			<-m.ready
+			if m.err == nil {
+				m.stopErr = m.stop(c.worker)
+			}
+			c.remove(m)
+			close(m.stopped)
+		})
+	})
+}
+
+// unload waits until the model is unloaded or ctx ends.
+func (m *model) unload(ctx context.Context, c *connection) error {
+	m.beginUnload(c)
+	select {
+	case <-m.stopped:
+		return m.stopErr
+	case <-ctx.Done():
+		return fmt.Errorf("model '%s' is still being unloaded: %w", m.spec.Name, context.Cause(ctx))
+	}
+}
+
+// stop ends the instances after the batches that they have, then closes the model.
+func (m *model) stop(w *Worker) error {
+	for _, inst := range m.instances {
+		inst.transport.close()
+	}
+	var errs []error
+	for _, inst := range m.instances {
+		<-inst.done
+		errs = append(errs, inst.closeErr)
+	}
+	if m.loaded != nil {
+		errs = append(errs, w.closeModel(m))
+	}
+	return errors.Join(errs...)
+}
+
+// loadBackend guards Load against panics.
+func (w *Worker) loadBackend(ctx context.Context, b backend.Backend, spec backend.Spec) (m backend.Model, err error) {
+	defer w.recovered(spec.Name, "loading the model", &err)
+	return b.Load(ctx, spec)
+}
+
+func (w *Worker) describeBackend(ctx context.Context, b backend.Backend, spec backend.Spec) (d *backend.Description, err error) {
+	defer w.recovered(spec.Name, "reading the model file", &err)
+	return b.Describe(ctx, spec)
+}
+
+func (w *Worker) closeModel(m *model) (err error) {
+	defer w.recovered(m.spec.Name, "closing the model", &err)
+	return m.loaded.Close()
+}
+
+func (w *Worker) recovered(model, doing string, err *error) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	w.faults.Add(1)
+	w.log.Error("a backend panicked", "model", model, "doing", doing, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+	*err = infer.Errorf(infer.Internal, "the model's backend failed in %s", doing)
+}
+
+// backendName is the backend of a config, or that of its platform where it is silent.
+// Source: platforms of the original, message ModelConfig.
+func backendName(name, platform string) string {
+	if name != "" {
+		return name
+	}
+	if platform == "onnxruntime_onnx" {
+		return "onnxruntime"
+	}
+	return platform
+}
+
+// instanceSpec checks that an instance can live in this process.
+func (w *Worker) instanceSpec(s *worker.InstanceSpec) (backend.InstanceSpec, error) {
+	spec := backend.InstanceSpec{Name: s.GetName(), Profiles: s.GetProfile()}
+	if s.GetKind() != worker.Device_GPU {
+		return spec, nil
+	}
+	if !w.config.Device.GPU || w.config.Device.Index != int(s.GetDeviceId()) {
+		return spec, infer.Errorf(infer.InvalidArg, "instance '%s' wants GPU %d, this worker has %v", s.GetName(), s.GetDeviceId(), w.config.Device)
+	}
+	spec.GPU, spec.Device = true, w.config.Device.Index
+	return spec, nil
+}

@@ -1,0 +1,153 @@
+package workers
+
+import (
+	"context"
+	"maps"
+	"os"
+	"slices"
+
+	"google.golang.org/grpc"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/modelconfig"
+	"github.com/sluice-serve/sluice/proto/worker"
+	"github.com/sluice-serve/sluice/workers/backend"
+)
+
+// service fits the server of proto/worker.
+type service struct {
+	worker.UnimplementedWorkerServer
+	worker *Worker
+}
+
+// Hello fits worker.WorkerServer.
+func (s *service) Hello(ctx context.Context, r *worker.HelloRequest) (*worker.HelloResponse, error) {
+	c, err := connectionOf(ctx)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	if r.GetProtocol() != Protocol {
+		return nil, statusOf(infer.Errorf(infer.Unsupported, "the gateway speaks protocol %d, this worker %d", r.GetProtocol(), Protocol))
+	}
+	w := s.worker
+	if err := w.begin(); err != nil {
+		return nil, statusOf(err)
+	}
+	defer w.running.Done()
+	c.laneOn.Store(r.GetLocalLane() && c.lane != nil)
+	answer := &worker.HelloResponse{
+		Protocol: Protocol, WorkerVersion: w.config.Version, Pid: int64(os.Getpid()), LocalLane: c.laneOn.Load(),
+		Devices: []*worker.Device{w.device()},
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.deps.Backends)) {
+		info := &worker.Backend{Name: name}
+		if b, err := w.backendFor(name, nil); err != nil {
+			info.Unavailable = textOf(err)
+		} else {
+			i := b.Info()
+			info.Version, info.Gpu, info.Unavailable = i.Version, i.GPU && w.config.Device.GPU, i.Unavailable
+		}
+		answer.Backends = append(answer.Backends, info)
+	}
+	return answer, nil
+}
+
+// Describe fits worker.WorkerServer.
+func (s *service) Describe(ctx context.Context, r *worker.DescribeRequest) (*worker.DescribeResponse, error) {
+	d, err := s.describe(ctx, r)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &worker.DescribeResponse{Inputs: tensorInfos(d.Inputs), Outputs: tensorInfos(d.Outputs)}, nil
+}
+
+func (s *service) describe(ctx context.Context, r *worker.DescribeRequest) (*backend.Description, error) {
+	spec, err := describeSpec(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.worker.begin(); err != nil {
+		return nil, err
+	}
+	defer s.worker.running.Done()
+	name := r.GetBackend()
+	if name == "" {
+		name = backendName(r.GetConfig().GetBackend(), r.GetConfig().GetPlatform())
+	}
+	b, err := s.worker.backendFor(name, r.GetOptions().GetOptions())
+	if err != nil {
+		return nil, err
+	}
+	return s.worker.describeBackend(ctx, b, spec)
+}
+
+func tensorInfos(ts []backend.TensorInfo) []*worker.TensorInfo {
+	out := make([]*worker.TensorInfo, len(ts))
+	for i := range ts {
+		t := &ts[i]
+		out[i] = &worker.TensorInfo{Name: t.Name, DataType: modelconfig.DataType(t.Datatype), Shape: t.Shape, Optional: t.Optional}
+	}
+	return out
+}
+
+// Load fits worker.WorkerServer.
+func (s *service) Load(ctx context.Context, r *worker.LoadRequest) (*worker.LoadResponse, error) {
+	c, err := connectionOf(ctx)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	spec, err := specOf(r.GetModel(), r.GetVersion(), r.GetModelDir(), r.GetModelFile())
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	spec.Config, spec.Instances = r.GetConfig(), len(r.GetInstances())
+	m := &model{handle: r.GetHandle(), spec: spec, ready: make(chan struct{}), stopped: make(chan struct{})}
+	if err := c.add(m); err != nil {
+		return nil, statusOf(err)
+	}
+	m.err = m.load(ctx, s.worker, c, r)
+	close(m.ready)
+	if m.err != nil {
+		c.remove(m)
+		s.worker.log.Warn("a model could not be loaded", "model", spec.Name, "version", spec.Version, "error", m.err)
+		return nil, statusOf(m.err)
+	}
+	s.worker.log.Info("loaded a model", "model", spec.Name, "version", spec.Version, "instances", spec.Instances)
+	return &worker.LoadResponse{}, nil
+}
+
+// Unload fits worker.WorkerServer.
+func (s *service) Unload(ctx context.Context, r *worker.UnloadRequest) (*worker.UnloadResponse, error) {
+	c, err := connectionOf(ctx)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	m, err := c.find(r.GetHandle())
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	if err := m.unload(ctx, c); err != nil {
+		return nil, statusOf(err)
+	}
+	s.worker.log.Info("unloaded a model", "model", m.spec.Name, "version", m.spec.Version)
+	return &worker.UnloadResponse{}, nil
+}
+
+// Execute fits worker.WorkerServer.
+func (s *service) Execute(server grpc.BidiStreamingServer[worker.ExecuteRequest, worker.ExecuteResponse]) error {
+	c, err := connectionOf(server.Context())
+	if err != nil {
+		return statusOf(err)
+	}
+	st := &stream{server: server, pending: map[uint64]*streamBatch{}}
+	defer st.end()
+	read := make(chan error, 1)
+	go func() { read <- st.read(c) }() // it ends with the call: Recv then fails
+	select {
+	case err = <-read:
+	case <-s.worker.stopping:
+		err = infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the worker is stopping")
+	}
+	st.wait(server.Context())
+	return statusOf(err)
+}

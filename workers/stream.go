@@ -1,0 +1,255 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/worker"
+	"github.com/sluice-serve/sluice/workers/wire"
+)
+
+// queueLength is how many batches may wait for one instance. A gateway sends the next
+// when it has the answer, so that one would do.
+const queueLength = 8
+
+// stream is one Execute call: batches of any instances of its connection. Its
+// cancellations travel on it as well.
+type stream struct {
+	server grpc.BidiStreamingServer[worker.ExecuteRequest, worker.ExecuteResponse]
+
+	mu      sync.Mutex
+	pending map[uint64]*streamBatch // guarded by mu: by ID
+	closed  bool                    // guarded by mu: nothing may be sent any more
+	idle    chan struct{}           // guarded by mu: closed when nothing is pending, where somebody waits
+
+	sending sync.Mutex // held over a send; taken before mu, never after
+}
+
+// streamBatch is a batch on its way through an instance.
+type streamBatch struct {
+	id      uint64
+	stream  *stream
+	batch   wire.Batch
+	tensors [][]byte
+	flags   []uint32
+}
+
+// queue is the transport of an instance whose gateway shares no memory.
+type queue struct {
+	limit int64 // bytes of one result
+
+	mu     sync.Mutex
+	ch     chan *streamBatch // sends are under mu
+	closed bool              // guarded by mu
+
+	now    *streamBatch
+	heap   []byte // for outputs; used again by every batch
+	used   int64
+	wanted int64
+}
+
+func newQueue(limit int64) *queue {
+	return &queue{limit: limit, ch: make(chan *streamBatch, queueLength)}
+}
+
+func (q *queue) put(b *streamBatch) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the model is being unloaded")
+	}
+	select {
+	case q.ch <- b:
+		return nil
+	default:
+		return infer.Refusef(infer.Unavailable, infer.ReasonQueueFull, "%d batches wait for the instance", queueLength)
+	}
+}
+
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closed {
+		q.closed = true
+		close(q.ch)
+	}
+}
+
+func (q *queue) receive(x *execution) error {
+	b, ok := <-q.ch
+	if !ok {
+		return errStopped
+	}
+	q.now = b
+	x.batch, b.batch = b.batch, x.batch
+	x.flags = b.flags
+	return nil
+}
+
+func (q *queue) view(k int, s wire.Segment) ([]byte, error) {
+	if k >= len(q.now.tensors) || int64(len(q.now.tensors[k])) != s.Length {
+		return nil, infer.Errorf(infer.Internal, "segment %d of a batch has %d bytes, and no tensor of that size came with it", k, s.Length)
+	}
+	return q.now.tensors[k], nil
+}
+
+func (q *queue) alloc(_ *execution, n int64) (*block, error) {
+	if n > q.limit {
+		return nil, infer.Refusef(infer.Unavailable, infer.ReasonMemory, "%d bytes of outputs are more than the %d that a message may have", n, q.limit)
+	}
+	at := roundUp(q.used)
+	q.wanted += roundUp(n)
+	if at+n > int64(len(q.heap)) {
+		return &block{mem: alignedBytes(n), refs: 1}, nil
+	}
+	q.used = at + n
+	return &block{mem: q.heap[at : at+n : at+n], refs: 1}, nil
+}
+
+func (q *queue) place(d *draft, _ *block, data []byte) wire.Segment {
+	s := wire.Segment{Offset: d.size, Length: int64(len(data))}
+	d.tensors = append(d.tensors, data)
+	d.size += s.Length
+	return s
+}
+
+func (q *queue) send(x *execution, d *draft) error {
+	err := q.now.stream.send(&worker.ExecuteResponse{Result: wire.AppendResult(nil, &d.result), Tensors: d.tensors})
+	if err == nil || d.result.More {
+		return err
+	}
+	// The outputs were more than a message holds; if the stream itself has ended,
+	// this fails too and nobody waits.
+	x.inst.log.Error("a batch's result could not be sent", "error", err)
+	failed := wire.Result{ID: x.batch.ID, Code: infer.Unavailable, Err: "the outputs of the batch are too large to be sent"}
+	_ = q.now.stream.send(&worker.ExecuteResponse{Result: wire.AppendResult(nil, &failed)})
+	return nil
+}
+
+func (q *queue) end(*execution) {
+	if q.wanted > int64(len(q.heap)) && q.wanted <= keptScratch {
+		q.heap = alignedBytes(q.wanted)
+	}
+	q.used, q.wanted = 0, 0
+	q.now.stream.finish(q.now)
+	q.now = nil
+}
+
+// errStreamEnded is a send to a gateway that has gone.
+var errStreamEnded = errors.New("the gateway's stream has ended")
+
+func (s *stream) send(r *worker.ExecuteResponse) error {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return errStreamEnded
+	}
+	return s.server.Send(r)
+}
+
+func (s *stream) finish(b *streamBatch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pending, b.id)
+	if len(s.pending) == 0 && s.idle != nil {
+		close(s.idle)
+		s.idle = nil
+	}
+}
+
+// wait returns when no batch of the stream is in flight, or ctx ends.
+func (s *stream) wait(ctx context.Context) {
+	s.mu.Lock()
+	if len(s.pending) == 0 {
+		s.mu.Unlock()
+		return
+	}
+	if s.idle == nil {
+		s.idle = make(chan struct{})
+	}
+	idle := s.idle
+	s.mu.Unlock()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	}
+}
+
+// end makes sure that nothing is sent any more and flags what is in flight.
+func (s *stream) end() {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, b := range s.pending {
+		for i := range b.flags {
+			atomic.StoreUint32(&b.flags[i], 1)
+		}
+	}
+}
+
+// read takes batches and cancellations until the gateway sends no more.
+func (s *stream) read(c *connection) error {
+	for {
+		r, err := s.server.Recv()
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		case r.GetCancelBatch() != 0:
+			s.cancel(r.GetCancelBatch(), r.GetCancelRequest())
+		default:
+			if err := s.submit(c, r); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (s *stream) cancel(id uint64, request uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b := s.pending[id]; b != nil && int64(request) < int64(len(b.flags)) {
+		atomic.StoreUint32(&b.flags[request], 1)
+	}
+}
+
+// submit queues a batch. Trouble with one batch is its result; an error ends the
+// stream, since what can't be decoded has no ID to answer to.
+func (s *stream) submit(c *connection, r *worker.ExecuteRequest) error {
+	b := &streamBatch{stream: s, tensors: r.GetTensors()}
+	if err := wire.DecodeBatch(r.GetBatch(), &b.batch); err != nil {
+		return infer.Errorf(infer.InvalidArg, "%w", err)
+	}
+	id := b.batch.ID
+	b.id = id
+	b.flags = make([]uint32, len(b.batch.Requests))
+	s.mu.Lock()
+	if s.pending[id] != nil {
+		s.mu.Unlock()
+		return infer.Errorf(infer.InvalidArg, "batch %d is in flight already", id)
+	}
+	s.pending[id] = b
+	s.mu.Unlock()
+	q, err := c.queueOf(r.GetHandle(), r.GetInstance())
+	if err == nil {
+		err = q.put(b)
+	}
+	if err == nil {
+		return nil
+	}
+	res := wire.Result{ID: id, Code: infer.CodeOf(err), Err: textOf(err)}
+	s.finish(b)
+	return s.send(&worker.ExecuteResponse{Result: wire.AppendResult(nil, &res)})
+}

@@ -1,0 +1,107 @@
+package workers
+
+import (
+	"bytes"
+	"cmp"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-serve/sluice/proto/worker"
+)
+
+const (
+	defaultInterval = 2 * time.Second
+	shortInterval   = 50 * time.Millisecond
+)
+
+// Watch fits worker.WorkerServer.
+func (s *service) Watch(r *worker.WatchRequest, server grpc.ServerStreamingServer[worker.WatchResponse]) error {
+	c, err := connectionOf(server.Context())
+	if err != nil {
+		return statusOf(err)
+	}
+	interval := defaultInterval
+	if ms := r.GetIntervalMs(); ms > 0 {
+		interval = max(time.Duration(min(ms, int64(time.Hour/time.Millisecond)))*time.Millisecond, shortInterval)
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		if err := server.Send(s.worker.state(c)); err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-s.worker.stopping:
+			return nil
+		case <-server.Context().Done():
+			return nil
+		}
+	}
+}
+
+// state is what the gateway of c may know: its own models.
+func (w *Worker) state(c *connection) *worker.WatchResponse {
+	r := &worker.WatchResponse{ResidentBytes: residentBytes()}
+	device := &worker.DeviceState{Device: w.device()}
+	if w.config.Device.GPU && w.deps.GPU != nil {
+		w.gpuMu.Lock()
+		g, err := w.deps.GPU()
+		w.gpuMu.Unlock()
+		if err != nil {
+			w.log.Debug("the GPU's state could not be read", "error", err)
+		} else if g != nil {
+			device = proto.CloneOf(g)
+			device.Device = w.device()
+			device.Device.Uuid, device.Device.Name = g.GetDevice().GetUuid(), g.GetDevice().GetName()
+			device.Device.MemoryBytes = g.GetMemoryTotalBytes()
+		}
+	}
+	r.Devices = append(r.Devices, device)
+	c.mu.Lock()
+	for _, m := range c.models {
+		select {
+		case <-m.ready:
+		default:
+			continue
+		}
+		loaded := &worker.LoadedModel{Handle: m.handle, Model: m.spec.Name, Version: m.spec.Version}
+		for _, inst := range m.instances {
+			loaded.Executions += inst.executions.Load()
+		}
+		r.Models = append(r.Models, loaded)
+	}
+	c.mu.Unlock()
+	slices.SortFunc(r.Models, func(a, b *worker.LoadedModel) int { return cmp.Compare(a.Handle, b.Handle) })
+	return r
+}
+
+func (w *Worker) device() *worker.Device {
+	if w.config.Device.GPU {
+		return &worker.Device{Kind: worker.Device_GPU, Id: int32(w.config.Device.Index)}
+	}
+	return &worker.Device{Kind: worker.Device_CPU}
+}
+
+// residentBytes is the second number of /proc/self/statm in bytes, 0 where it can't
+// be read. Source: proc(5).
+func residentBytes() int64 {
+	data, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	fields := bytes.Fields(data)
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseInt(string(fields[1]), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return pages * int64(os.Getpagesize())
+}
