@@ -9,7 +9,6 @@ package pipeline
 
 import (
 	"context"
-	"slices"
 	"sync/atomic"
 
 	"github.com/sluice-serve/sluice/gateway/classification"
@@ -103,14 +102,10 @@ func (p *Pipeline) execute(ctx context.Context, m Model, req *infer.Request, sen
 	return m.Do(ctx, req, send)
 }
 
-// presented is send with the client's view of each response: the outputs it asked
-// for, in the model's order, in the shapes of the model configuration, and classes in
-// place of tensors where it asked for classes.
+// presented is send with the client's view of each response: the shapes of the model
+// configuration, and classes in place of tensors where it asked for classes.
 func presented(m Model, req *infer.Request, send infer.SendFunc) infer.SendFunc {
 	return func(resp *infer.Response) error {
-		if len(req.Outputs) > 0 {
-			resp.Outputs = slices.DeleteFunc(resp.Outputs, func(t infer.Tensor) bool { return !wants(req, t.Name) })
-		}
 		m.Present(resp)
 		if err := classify(m, req, resp); err != nil {
 			resp.Memory.Release()
@@ -118,15 +113,6 @@ func presented(m Model, req *infer.Request, send infer.SendFunc) infer.SendFunc 
 		}
 		return send(resp)
 	}
-}
-
-func wants(req *infer.Request, output string) bool {
-	for i := range req.Outputs {
-		if req.Outputs[i].Name == output {
-			return true
-		}
-	}
-	return false
 }
 
 func classify(m Model, req *infer.Request, resp *infer.Response) error {

@@ -92,11 +92,11 @@ func TestOrderOfSteps(t *testing.T) {
 	}
 }
 
-func TestOutputsAskedFor(t *testing.T) {
+func TestClasses(t *testing.T) {
 	m := &model{}
 	req := &infer.Request{Model: "m", Outputs: []infer.RequestedOutput{{Name: "scores", Classification: 1}}}
 	err := New(models{m}).Infer(t.Context(), req, func(r *infer.Response) error {
-		if len(r.Outputs) != 1 || r.Outputs[0].Datatype != infer.Bytes || string(r.Outputs[0].Data[4:]) != "2.000000:1:dog" {
+		if len(r.Outputs) != 2 || r.Outputs[0].Datatype != infer.Bytes || string(r.Outputs[0].Data[4:]) != "2.000000:1:dog" {
 			t.Errorf("got %+v", r.Outputs)
 		}
 		r.Memory.Release()
