@@ -43,8 +43,12 @@ type layout struct {
 	memory  schedule.Memory // nil: everything is named where it lies
 	maxRows int
 	current *slot
-	want    int // rows of the next slot; 0: maxRows
+	want    int     // rows of the next slot; 0: maxRows
+	spare   []*slot // for reuse, without memory
 }
+
+// maxSpare bounds the slot records kept for reuse.
+const maxSpare = 16
 
 // prepare finds the order of a request's inputs, its key, and what of it has to be
 // copied. Rows too large for a slot are copied here, to a block of the request's own.
@@ -183,27 +187,30 @@ func (l *layout) open(it *item, alone bool) (*slot, error) {
 		rows = 0
 	}
 	rows = max(min(rows, int(slotBytes/it.rowSize)), it.Rows)
-	s := &slot{rows: rows, regions: make([]region, len(it.inputs))}
+	s := l.take()
+	s.rows = rows
 	size := 0
 	for i := range it.inputs {
 		p := &it.inputs[i]
-		s.regions[i].used = size
+		r := region{used: size}
 		switch n := len(p.data); {
 		case rows > it.Rows:
 			size += regionSize(p.tensor, n, it.Rows, rows)
 		case !p.held:
 			size += n
 		}
-		s.regions[i].end = size
+		r.end = size
+		s.regions = append(s.regions, r)
 		size = (size + align - 1) &^ (align - 1)
 	}
 	block, err := l.memory.Alloc(int64(size))
 	if err != nil {
+		l.keep(s)
 		return nil, err
 	}
 	s.block = block
 	if rows > it.Rows {
-		s.key = append(s.key, it.Key...)
+		s.key = append(s.key[:0], it.Key...)
 		s.current = true
 		l.current = s
 	}
@@ -244,7 +251,25 @@ func (l *layout) close(other *item) {
 func (l *layout) freeIfUnused(s *slot) {
 	if s.users == 0 && !s.current {
 		l.memory.Free(s.block)
-		s.block = nil
+		l.keep(s)
+	}
+}
+
+func (l *layout) take() *slot {
+	n := len(l.spare)
+	if n == 0 {
+		return &slot{}
+	}
+	s := l.spare[n-1]
+	l.spare = l.spare[:n-1]
+	return s
+}
+
+// keep takes a slot back: no waiting request names it any more.
+func (l *layout) keep(s *slot) {
+	if len(l.spare) < maxSpare {
+		*s = slot{key: s.key[:0], regions: s.regions[:0]}
+		l.spare = append(l.spare, s)
 	}
 }
 

@@ -1,0 +1,52 @@
+package build
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/prototext"
+
+	"github.com/sluice-serve/sluice/gateway/schedule"
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/modelconfig"
+)
+
+type nothing struct{}
+
+func (nothing) Execute(*infer.Batch)     {}
+func (nothing) Cancel(*infer.Batch, int) {}
+
+func TestFromConfig(t *testing.T) {
+	deps := schedule.Deps{Executors: []infer.Executor{nothing{}}, Clock: schedule.GoClock{}, IDs: new(atomic.Uint64),
+		Log: slog.New(slog.DiscardHandler)}
+	for _, c := range []struct{ config, want string }{
+		{`name: "m"`, "*direct.Scheduler"},
+		{`name: "m" max_batch_size: 8`, "*direct.Scheduler"},
+		{`name: "m" max_batch_size: 8 dynamic_batching {}`, "*dynamic.Scheduler"},
+		{`name: "m" dynamic_batching {}`, "*direct.Scheduler"},
+		{`name: "m" max_batch_size: 8 dynamic_batching { preferred_batch_size: [4, 8] max_queue_delay_microseconds: 100
+			default_queue_policy { max_queue_size: 4 default_timeout_microseconds: 18446744073709551615 } }`, "*dynamic.Scheduler"},
+		{`name: "m" max_batch_size: 8 dynamic_batching { preferred_batch_size: 9 }`, "preferred size must be <= max batch size"},
+		{`name: "m" max_batch_size: 8 dynamic_batching { preferred_batch_size: 0 }`, "preferred size must be positive"},
+		{`name: "m" sequence_batching {}`, "sequence_batching is not supported"},
+		{`name: "m" ensemble_scheduling {}`, "ensemble_scheduling is not supported"},
+		{`name: "m" max_batch_size: 8 dynamic_batching { priority_levels: 2 }`, "priority_levels is not supported"},
+		{`name: "m" max_batch_size: 8 dynamic_batching { default_queue_policy { timeout_action: DELAY } }`, "DELAY is not supported"},
+	} {
+		cfg := &modelconfig.ModelConfig{}
+		if err := prototext.Unmarshal([]byte(c.config), cfg); err != nil {
+			t.Fatal(err)
+		}
+		s, err := FromConfig(cfg, 1, deps)
+		got := fmt.Sprintf("%T", s)
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, c.want) {
+			t.Errorf("%s: got %s, want %s", c.config, got, c.want)
+		}
+	}
+}
