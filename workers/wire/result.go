@@ -75,3 +75,11 @@ func (r *reader) outputs(dst []Output) []Output {
 	}
 	return dst
 }
+
+// ResultID reads the ID of the batch that an encoded result belongs to.
+func ResultID(src []byte) (uint64, error) {
+	r := reader{src: src}
+	r.begin(kindResult)
+	r.bytes(2)
+	return r.u64(), r.err
+}

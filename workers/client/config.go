@@ -1,0 +1,104 @@
+package client
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/sluice-serve/sluice/workers/shm"
+)
+
+// Config says which workers there are. The zero value of a field is its default.
+type Config struct {
+	Local  []LocalWorker
+	Remote []RemoteWorker
+
+	GatewayVersion string
+
+	RequestArena  int64 // bytes that bodies and batches to all local workers share; 256 MiB
+	ResponseArena int64 // bytes of results, for each local worker; 256 MiB
+	Lane          shm.LaneConfig
+	UseStream     bool // batches to local workers take the gRPC stream too
+
+	StartTimeout  time.Duration // until a worker has said hello; 30 s
+	WatchInterval time.Duration // between reports of a worker; 1 s
+	HealthTimeout time.Duration // a worker silent for so long is ended; 10 s
+	KillAfter     time.Duration // how long a worker may take to end by itself; 3 s
+
+	Backoff      time.Duration // before the second restart in a row, doubled for each after; 100 ms
+	BackoffMax   time.Duration // 10 s
+	HealthyAfter time.Duration // after so long without a fault the next restart is at once; 30 s
+}
+
+// LocalWorker is a worker process of this host.
+type LocalWorker struct {
+	Path   string   // of the sluice-worker binary
+	Args   []string // after "--inherited --device=…"
+	Env    []string // nil: that of the gateway
+	GPU    bool
+	Device int // CUDA ordinal; for a GPU
+}
+
+// RemoteWorker is a worker that somebody else started.
+type RemoteWorker struct {
+	Address string      // host:port
+	TLS     *tls.Config // mutual TLS; nil: plain text, for tests and private links
+}
+
+// Deps are what Workers stands on.
+type Deps struct {
+	Log *slog.Logger
+}
+
+func (c *Config) setDefaults() {
+	setDefault(&c.RequestArena, 256<<20)
+	setDefault(&c.ResponseArena, 256<<20)
+	setDefault(&c.StartTimeout, 30*time.Second)
+	setDefault(&c.WatchInterval, time.Second)
+	setDefault(&c.HealthTimeout, 10*time.Second)
+	setDefault(&c.KillAfter, 3*time.Second)
+	setDefault(&c.Backoff, 100*time.Millisecond)
+	setDefault(&c.BackoffMax, 10*time.Second)
+	setDefault(&c.HealthyAfter, 30*time.Second)
+	setDefault(&c.Lane.Mailboxes, 1024)
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// validate reports all faults at once.
+func (c *Config) validate() error {
+	var errs []error
+	if len(c.Local)+len(c.Remote) == 0 {
+		errs = append(errs, errors.New("no worker is configured"))
+	}
+	for i := range c.Local {
+		if c.Local[i].Path == "" {
+			errs = append(errs, fmt.Errorf("local worker %d has no binary", i))
+		}
+	}
+	for i := range c.Remote {
+		if c.Remote[i].Address == "" {
+			errs = append(errs, fmt.Errorf("remote worker %d has no address", i))
+		}
+	}
+	for name, n := range map[string]int64{"request arena": c.RequestArena, "response arena": c.ResponseArena} {
+		if n < 0 {
+			errs = append(errs, fmt.Errorf("the %s can't have %d bytes", name, n))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (l *LocalWorker) name() string {
+	if l.GPU {
+		return fmt.Sprintf("gpu:%d", l.Device)
+	}
+	return "cpu"
+}

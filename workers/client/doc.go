@@ -1,0 +1,20 @@
+// Package client is the gateway's side of all workers: it starts and supervises those
+// of this host, joins those of others, loads model versions onto their instances, and
+// executes batches.
+//
+// A local worker is a child process with four inherited descriptors: 3 is its end of a
+// socket pair that gRPC runs on, 4 the request arena, 5 its response arena, 6 its
+// lane. No name exists in any file system. The end of the socket, or of the process,
+// is the worker's death: what it had in flight fails with infer.ErrWorkerLost, another
+// one is started with back-off, and loads what was loaded. A gateway's death closes
+// the socket too, so that its workers end by themselves.
+//
+// Batches go through the lane to local workers (laneLink), through the gRPC stream to
+// others (streamLink); an executor hides which. Workers is started by the gateway's
+// root package and used by the repository; schedulers see infer.Executor only.
+//
+// Each worker has one goroutine (supervise) and, while it is connected, one that reads
+// completions, one that watches, and those that reload. All of them are waited for by
+// Close. Lock order: group.notify, worker.mu, executor.mu; nothing but the callback
+// Spec.Changed runs under the first, and no callback under the others.
+package client

@@ -1,0 +1,199 @@
+package client
+
+import (
+	"sync"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers/wire"
+)
+
+// link carries the batches of one connected worker. Its methods are called with the
+// executor's mu held, and don't block.
+type link interface {
+	// post sends e.batch, which is e.current. An error means that it was not sent.
+	post(e *executor) error
+	// cancel says that nobody waits for request i of e.current any more.
+	cancel(e *executor, i int)
+}
+
+// executor is one instance as a scheduler sees it: infer.Executor. It outlives the
+// worker process that has its instance.
+type executor struct {
+	arena allocator // where batches are laid out for local workers
+	index uint32    // in LoadRequest.instances
+	box   int       // mailbox on the worker's lane
+
+	failures *sync.WaitGroup // of the goroutines that deliver what could not be sent
+
+	mu      sync.Mutex
+	link    link         // guarded by mu: nil while the instance is down
+	stopped bool         // guarded by mu: unloaded, nothing will come up again
+	handle  uint64       // guarded by mu: of the version in the worker that link is
+	current *infer.Batch // guarded by mu: in flight
+	batch   wire.Batch   // guarded by mu: its descriptor
+	copies  [][]byte     // guarded by mu: blocks of the arena that inputs were copied to
+	block   []byte       // guarded by mu: where descriptors stand in the arena, kept
+	flags   []uint32     // guarded by mu: the cancel flags of current, in block
+
+	// The goroutine's that reads results.
+	result wire.Result
+	raw    []byte
+}
+
+// allocator is what an executor asks of the request arena.
+type allocator interface {
+	Alloc(n int64) ([]byte, error)
+	Free(b []byte)
+	Offset(b []byte) (int64, bool)
+}
+
+// Execute fits infer.Executor.
+func (e *executor) Execute(b *infer.Batch) {
+	e.mu.Lock()
+	err := e.startLocked(b)
+	e.mu.Unlock()
+	if err != nil {
+		// Deliver must not run while Execute is on the stack.
+		e.failures.Go(func() { b.Deliver(&infer.Result{Err: err}) })
+	}
+}
+
+func (e *executor) startLocked(b *infer.Batch) error {
+	switch {
+	case e.stopped:
+		return errGone()
+	case e.link == nil:
+		return errLost()
+	case e.current != nil:
+		return infer.Errorf(infer.Internal, "batch %d was given to an instance that has batch %d", b.ID, e.current.ID)
+	}
+	e.current = b
+	describe(&e.batch, b)
+	if err := e.link.post(e); err != nil {
+		e.endLocked()
+		return err
+	}
+	return nil
+}
+
+// Cancel fits infer.Executor.
+func (e *executor) Cancel(b *infer.Batch, i int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.current == b && e.link != nil && i >= 0 && i < len(b.Requests) {
+		e.link.cancel(e, i)
+	}
+}
+
+// find is the batch in flight, if it has that ID.
+func (e *executor) find(id uint64) *infer.Batch {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.current == nil || e.current.ID != id {
+		return nil
+	}
+	return e.current
+}
+
+// finish makes the instance free and delivers the final result.
+func (e *executor) finish(b *infer.Batch, r *infer.Result) {
+	e.mu.Lock()
+	mine := e.current == b
+	if mine {
+		e.endLocked()
+	}
+	e.mu.Unlock()
+	if !mine { // it was failed meanwhile
+		r.Memory.Release()
+		return
+	}
+	b.Deliver(r)
+}
+
+func (e *executor) endLocked() {
+	e.current = nil
+	e.flags = nil
+	for i, c := range e.copies {
+		e.arena.Free(c)
+		e.copies[i] = nil
+	}
+	e.copies = e.copies[:0]
+}
+
+// attach puts the instance into service on a worker that loaded it.
+func (e *executor) attach(l link, handle uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.link, e.handle = l, handle
+}
+
+// detach takes it out of service; the batch in flight stays until it is failed.
+func (e *executor) detach() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.link = nil
+}
+
+// failCurrent ends the batch in flight, if there is one. No goroutine reads results of
+// this executor any more.
+func (e *executor) failCurrent(err error) {
+	e.mu.Lock()
+	b := e.current
+	e.endLocked()
+	e.mu.Unlock()
+	if b != nil {
+		b.Deliver(&infer.Result{Err: err})
+	}
+}
+
+// stop ends the executor after its instance was unloaded, and gives back its memory.
+func (e *executor) stop() {
+	e.mu.Lock()
+	e.link, e.stopped = nil, true
+	block := e.block
+	e.block = nil
+	e.mu.Unlock()
+	e.failCurrent(errGone())
+	if block != nil {
+		e.arena.Free(block)
+	}
+}
+
+// describe fills a descriptor but for the segments of the inputs.
+func describe(d *wire.Batch, b *infer.Batch) {
+	d.ID, d.Rows = b.ID, b.Rows
+	d.Requests = grow(d.Requests, len(b.Requests))
+	for i, q := range b.Requests {
+		r := &d.Requests[i]
+		outputs := r.Outputs[:0]
+		for k := range q.Outputs {
+			outputs = append(outputs, q.Outputs[k].Name)
+		}
+		*r = wire.Request{ID: q.ID, Rows: q.Rows, Params: q.Params, Outputs: outputs, Correlation: q.Correlation,
+			Start: q.SequenceStart, End: q.SequenceEnd, Cancel: uint32(i), Timeout: timeLeft(q)}
+	}
+	d.Inputs = grow(d.Inputs, len(b.Inputs))
+	for i := range b.Inputs {
+		in, out := &b.Inputs[i], &d.Inputs[i]
+		*out = wire.Input{Name: in.Name, Datatype: in.Datatype, Shape: in.Shape, Segments: out.Segments[:0]}
+	}
+}
+
+func grow[T any](s []T, n int) []T {
+	if n <= cap(s) {
+		return s[:n]
+	}
+	return append(s[:cap(s)], make([]T, n-cap(s))...)
+}
+
+// timeLeft is what is left of a request's timeout, at least a nanosecond; 0: it has none.
+func timeLeft(q *infer.Request) int64 {
+	if q.Timeout <= 0 {
+		return 0
+	}
+	left := int64(q.Timeout)
+	if q.Times.RequestStart > 0 {
+		left -= infer.Now() - q.Times.RequestStart
+	}
+	return max(left, 1)
+}

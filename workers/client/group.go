@@ -1,0 +1,260 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-serve/sluice/infer"
+	workerpb "github.com/sluice-serve/sluice/proto/worker"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// lossDelay is how long the end of a connection may take to show after a failed call.
+const lossDelay = 100 * time.Millisecond
+
+// group is the instances of one version on one worker: what one LoadRequest makes.
+type group struct {
+	worker    *worker
+	spec      *Spec
+	instances []int // of spec
+	boxes     []int
+	executors []*executor
+
+	turn     chan struct{} // holds one token: loading and unloading take turns
+	unloaded bool          // the holder of turn's
+	crashes  atomic.Int32  // in a row, workers lost while they loaded it
+
+	notify sync.Mutex // orders the calls of spec.Changed
+
+	// Guarded by worker.mu.
+	gone    bool
+	session *session // where it is in service; nil: nowhere
+	handle  uint64
+	memory  []*workerpb.MemoryUsage
+}
+
+func newGroup(w *worker, spec *Spec, instances []int) (*group, error) {
+	boxes, err := w.takeBoxes(len(instances))
+	if err != nil {
+		return nil, err
+	}
+	g := &group{worker: w, spec: spec, instances: instances, boxes: boxes, turn: make(chan struct{}, 1)}
+	g.turn <- struct{}{}
+	for k := range instances {
+		g.executors = append(g.executors, &executor{arena: w.owner.memory, index: uint32(k), box: boxes[k], failures: &w.owner.failures})
+	}
+	return g, nil
+}
+
+func (g *group) request(handle uint64) *workerpb.LoadRequest {
+	m := &workerpb.LoadRequest{Handle: handle, Model: g.spec.Name, Version: g.spec.Version, ModelDir: g.spec.ModelDir,
+		ModelFile: g.spec.ModelFile, Config: g.spec.Config, Options: &workerpb.BackendOptions{Options: g.spec.Options}}
+	for k, i := range g.instances {
+		inst := &g.spec.Instances[i]
+		p := &workerpb.InstanceSpec{Name: inst.Name, Mailbox: uint32(g.boxes[k]), Profile: inst.Profiles, HostPolicy: inst.HostPolicy}
+		if inst.GPU {
+			p.Kind, p.DeviceId = workerpb.Device_GPU, int32(inst.Device)
+		}
+		m.Instances = append(m.Instances, p)
+	}
+	return m
+}
+
+// load makes the worker of session s load the group and puts it into service.
+func (g *group) load(ctx context.Context, s *session, announce bool) error {
+	select {
+	case <-g.turn:
+		defer func() { g.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if g.isGone() {
+		return errGone()
+	}
+	if s.memory != nil {
+		for _, box := range g.boxes {
+			s.memory.lane.ResetMailbox(box)
+		}
+	}
+	handle := g.worker.owner.handles.Add(1)
+	m, err := s.client.Load(ctx, g.request(handle))
+	if err != nil {
+		if lostDuring(s, err) {
+			g.crashes.Add(1)
+			return errLost()
+		}
+		if ctx.Err() != nil {
+			g.unloadHandle(context.WithoutCancel(ctx), s, handle)
+		}
+		return fromStatus(err)
+	}
+	g.crashes.Store(0)
+	if !g.up(s, handle, m.Memory, announce) {
+		if !s.isLost() {
+			g.unloadHandle(ctx, s, handle)
+		}
+		return errLost()
+	}
+	return nil
+}
+
+// lostDuring says whether a failed call failed because the worker ended. gRPC may
+// know before the session does.
+func lostDuring(s *session, err error) bool {
+	if s.isLost() || status.Code(err) != codes.Unavailable {
+		return s.isLost()
+	}
+	t := time.NewTimer(lossDelay)
+	defer t.Stop()
+	select {
+	case <-s.lost:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// unloadHandle undoes a load that is not wanted any more; a worker that never
+// finished it has nothing under that handle.
+func (g *group) unloadHandle(ctx context.Context, s *session, handle uint64) {
+	ctx, cancel := context.WithTimeout(ctx, g.worker.owner.cfg.StartTimeout)
+	defer cancel()
+	if _, err := s.client.Unload(ctx, &workerpb.UnloadRequest{Handle: handle}); err != nil {
+		g.worker.log.Info("nothing to unload after a load that was given up", "model", g.spec.Name, "error", err)
+	}
+}
+
+// up puts the instances into service, unless the session or the group is gone.
+func (g *group) up(s *session, handle uint64, memory []*workerpb.MemoryUsage, announce bool) bool {
+	g.notify.Lock()
+	defer g.notify.Unlock()
+	w := g.worker
+	w.mu.Lock()
+	ok := w.session == s && !g.gone
+	if ok {
+		w.groups[g] = struct{}{}
+		g.session, g.handle, g.memory = s, handle, memory
+		for _, e := range g.executors {
+			e.attach(s.link, handle)
+		}
+	}
+	w.mu.Unlock()
+	if ok && announce {
+		g.tell(true)
+	}
+	return ok
+}
+
+// down takes the instances out of service after their worker was lost.
+func (g *group) down(s *session) {
+	g.notify.Lock()
+	defer g.notify.Unlock()
+	w := g.worker
+	w.mu.Lock()
+	was, gone := g.session == s, g.gone
+	if was {
+		g.session = nil
+		for _, e := range g.executors {
+			e.detach()
+		}
+	}
+	w.mu.Unlock()
+	if was && !gone {
+		g.tell(false)
+	}
+}
+
+func (g *group) tell(up bool) {
+	if g.spec.Changed == nil {
+		return
+	}
+	for _, i := range g.instances {
+		g.spec.Changed(i, up)
+	}
+}
+
+// fail ends what was in flight; nobody reads results any more.
+func (g *group) fail() {
+	for _, e := range g.executors {
+		e.failCurrent(errLost())
+	}
+}
+
+// reload loads the group in a new session, again and again until it succeeds or the
+// session or the group ends. One under which workers died goes last.
+func (g *group) reload(ctx context.Context, s *session) {
+	b := backoff{base: time.Second, most: 30 * time.Second, tried: g.crashes.Load() > 1}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(b.next()):
+		}
+		if g.isGone() {
+			return
+		}
+		start := time.Now()
+		err := g.load(ctx, s, true)
+		if err == nil {
+			g.worker.log.Info("model is loaded again", "model", g.spec.Name, "version", g.spec.Version, "took", time.Since(start))
+			return
+		}
+		if ctx.Err() != nil || s.isLost() {
+			return
+		}
+		g.worker.log.Error("model does not load again", "model", g.spec.Name, "version", g.spec.Version, "error", err)
+	}
+}
+
+func (g *group) isGone() bool {
+	g.worker.mu.Lock()
+	defer g.worker.mu.Unlock()
+	return g.gone
+}
+
+// unload frees the group in its worker. When ctx ends first, its mailboxes stay taken.
+func (g *group) unload(ctx context.Context) error {
+	w := g.worker
+	w.mu.Lock()
+	g.gone = true
+	w.mu.Unlock()
+	select {
+	case <-g.turn:
+		defer func() { g.turn <- struct{}{} }()
+	case <-ctx.Done():
+		return infer.Errorf(infer.Cancelled, "unload of model '%s': %w", g.spec.Name, context.Cause(ctx))
+	}
+	if g.unloaded {
+		return nil
+	}
+	w.mu.Lock()
+	s, handle := g.session, g.handle
+	w.mu.Unlock()
+	if s != nil {
+		if _, err := s.client.Unload(ctx, &workerpb.UnloadRequest{Handle: handle}); err != nil {
+			if !lostDuring(s, err) {
+				return fromStatus(err)
+			}
+			<-s.idle
+		}
+	}
+	w.mu.Lock()
+	delete(w.groups, g)
+	g.session = nil
+	w.mu.Unlock()
+	g.stop()
+	return nil
+}
+
+// stop ends the executors and gives their mailboxes back. The caller holds turn, or is
+// the last who knows the group.
+func (g *group) stop() {
+	g.unloaded = true
+	for _, e := range g.executors {
+		e.stop()
+	}
+	g.worker.returnBoxes(g.boxes)
+}

@@ -1,0 +1,199 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers/shm"
+	"github.com/sluice-serve/sluice/workers/wire"
+)
+
+// firstBlock is the memory an instance keeps for descriptors; larger ones take more.
+const firstBlock = 2048
+
+// maxDescriptor bounds a result's descriptor, which is copied before it is read.
+const maxDescriptor = 16 << 20
+
+// peerMemory is what a local worker wrote its results into. It stays mapped until
+// nothing reads them any more, also when the worker is long dead.
+type peerMemory struct {
+	responses *shm.Arena
+	lane      *shm.Lane
+	log       *slog.Logger
+	refs      atomic.Int64 // the session's, and one for each result that is held
+}
+
+func (m *peerMemory) release(token uint64) {
+	m.lane.Release(token)
+	m.drop()
+}
+
+func (m *peerMemory) drop() {
+	if m.refs.Add(-1) > 0 {
+		return
+	}
+	if err := errors.Join(m.responses.Close(), m.lane.Close()); err != nil {
+		m.log.Error("memory of a worker was not given back", "error", err)
+	}
+}
+
+func (m *peerMemory) view(s wire.Segment) ([]byte, error) {
+	return m.responses.View(s.Offset, s.Length)
+}
+
+// laneLink is the link to a local worker through shared memory.
+type laneLink struct {
+	arena  *shm.Arena // of requests
+	memory *peerMemory
+	boxes  []atomic.Pointer[executor] // by mailbox
+}
+
+func newLaneLink(arena *shm.Arena, m *peerMemory) *laneLink {
+	return &laneLink{arena: arena, memory: m, boxes: make([]atomic.Pointer[executor], m.lane.Mailboxes())}
+}
+
+func (l *laneLink) post(e *executor) error {
+	for i := range e.current.Inputs {
+		if err := l.place(e, &e.current.Inputs[i], &e.batch.Inputs[i]); err != nil {
+			return err
+		}
+	}
+	n, err := l.encode(e)
+	if err != nil {
+		return err
+	}
+	off, _ := l.arena.Offset(e.block)
+	l.boxes[e.box].Store(e)
+	l.memory.lane.Post(e.box, off, n)
+	return nil
+}
+
+// place names an input's segments, after copying those that lie elsewhere.
+func (l *laneLink) place(e *executor, in *infer.BatchInput, d *wire.Input) error {
+	for _, s := range in.Segments {
+		off, ok := l.arena.Offset(s)
+		if !ok && len(s) > 0 {
+			c, err := l.arena.Alloc(int64(len(s)))
+			if err != nil {
+				return err
+			}
+			copy(c, s)
+			e.copies = append(e.copies, c)
+			off, _ = l.arena.Offset(c)
+		}
+		d.Segments = append(d.Segments, wire.Segment{Offset: off, Length: int64(len(s))})
+	}
+	return nil
+}
+
+// encode writes the descriptor and cleared cancel flags into e.block, and returns the
+// descriptor's length.
+func (l *laneLink) encode(e *executor) (int64, error) {
+	if e.block == nil {
+		block, err := l.arena.Alloc(firstBlock)
+		if err != nil {
+			return 0, err
+		}
+		e.block = block
+	}
+	flags := wire.FlagsSize(len(e.batch.Requests))
+	d := wire.AppendBatch(e.block[:0], &e.batch)
+	n := int64(len(d))
+	at := wire.FlagsOffset(n)
+	if at+flags > int64(len(e.block)) {
+		block, err := l.arena.Alloc(2 * (at + flags))
+		if err != nil {
+			return 0, err
+		}
+		copy(block, d)
+		l.arena.Free(e.block)
+		e.block = block
+	}
+	e.flags = unsafe.Slice((*uint32)(unsafe.Pointer(&e.block[at])), len(e.batch.Requests))
+	for i := range e.flags {
+		atomic.StoreUint32(&e.flags[i], 0)
+	}
+	return n, nil
+}
+
+func (l *laneLink) cancel(e *executor, i int) { atomic.StoreUint32(&e.flags[i], 1) }
+
+// run reads completions until the lane is shut, after those that are in it, or the
+// worker breaks it.
+func (l *laneLink) run() error {
+	var buf [64]shm.Completion
+	for {
+		n, err := l.memory.lane.Completions(buf[:], 0)
+		if errors.Is(err, shm.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for i := range buf[:n] {
+			if err := l.complete(&buf[i]); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// complete delivers one result. An error says what the worker did wrong.
+func (l *laneLink) complete(c *shm.Completion) error {
+	e := l.boxes[c.Mailbox].Load()
+	if e == nil {
+		return fmt.Errorf("a result came from mailbox %d, which has no instance", c.Mailbox)
+	}
+	b := e.find(c.Batch)
+	if b == nil {
+		return fmt.Errorf("a result came for batch %d, which mailbox %d does not have", c.Batch, c.Mailbox)
+	}
+	if c.Fault != 0 {
+		err := infer.Refusef(infer.Unavailable, infer.ReasonMemory, "the worker had no memory left for the result")
+		e.finish(b, &infer.Result{Err: err})
+		return nil
+	}
+	r, err := l.receive(e, c, len(b.Requests))
+	if err != nil {
+		return err
+	}
+	if r.result.More {
+		b.Deliver(&r.result)
+		return nil
+	}
+	e.finish(b, &r.result)
+	return nil
+}
+
+func (l *laneLink) receive(e *executor, c *shm.Completion, requests int) (*received, error) {
+	if c.Length > maxDescriptor {
+		return nil, fmt.Errorf("a result's descriptor has %d bytes, the most is %d", c.Length, maxDescriptor)
+	}
+	src, err := l.memory.responses.View(c.Offset, c.Length)
+	if err != nil {
+		return nil, err
+	}
+	e.raw = append(e.raw[:0], src...) // it must not change while it is checked
+	if err := wire.DecodeResult(e.raw, &e.result); err != nil {
+		return nil, err
+	}
+	if e.result.ID != c.Batch {
+		return nil, fmt.Errorf("the result of batch %d came for batch %d", e.result.ID, c.Batch)
+	}
+	r := &received{memory: l.memory, token: c.Token}
+	if err := r.setResult(&e.result, requests, l.memory); err != nil {
+		return nil, err
+	}
+	if !r.hasData() {
+		l.memory.lane.Release(c.Token)
+		return r, nil
+	}
+	l.memory.refs.Add(1)
+	r.buffer.Reset(nil, freeReceived)
+	r.result.Memory = &r.buffer
+	return r, nil
+}

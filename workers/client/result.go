@@ -1,0 +1,117 @@
+package client
+
+import (
+	"unsafe"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers/wire"
+)
+
+// viewer finds the bytes of a segment of a result; an error means that the worker
+// named what it must not.
+type viewer interface {
+	view(s wire.Segment) ([]byte, error)
+}
+
+// received is one result with what it usually needs, in one allocation. It is not
+// reused: schedulers may hand its tensors on.
+type received struct {
+	buffer infer.Buffer // first: freeReceived finds the rest by it
+	memory *peerMemory
+	token  uint64
+
+	result  infer.Result
+	tensors [2]infer.Tensor
+	shapes  [8]int64
+	rest    []int64 // of shapes
+}
+
+// setResult fills r.result from a decoded descriptor of a batch of so many requests.
+func (r *received) setResult(w *wire.Result, requests int, mem viewer) error {
+	r.rest = r.shapes[:]
+	out := &r.result
+	out.More, out.Compute = w.More, w.Compute
+	if w.Err != "" {
+		out.Err = infer.Errorf(w.Code, "%s", w.Err)
+		return nil
+	}
+	var err error
+	if len(w.Responses) == 0 {
+		tensors := r.tensors[:0]
+		if len(w.Outputs) > len(r.tensors) {
+			tensors = make([]infer.Tensor, 0, len(w.Outputs))
+		}
+		out.Outputs, err = r.appendTensors(tensors, w.Outputs, mem)
+		return err
+	}
+	out.Responses = make([]infer.RequestResult, len(w.Responses))
+	for i := range w.Responses {
+		if err := r.setResponse(&out.Responses[i], &w.Responses[i], requests, mem); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *received) setResponse(out *infer.RequestResult, w *wire.Response, requests int, mem viewer) error {
+	if w.Index < 0 || w.Index >= requests {
+		return infer.Errorf(infer.Internal, "an answer to request %d of a batch of %d", w.Index, requests)
+	}
+	out.Index = w.Index
+	if w.Err != "" {
+		out.Err = infer.Errorf(w.Code, "%s", w.Err)
+		return nil
+	}
+	tensors, err := r.appendTensors(make([]infer.Tensor, 0, len(w.Outputs)), w.Outputs, mem)
+	if err != nil {
+		return err
+	}
+	out.Response = &infer.Response{Outputs: tensors, Final: w.Final}
+	if len(w.Params) > 0 {
+		out.Response.Params = append(infer.Params(nil), w.Params...)
+	}
+	return nil
+}
+
+func (r *received) appendTensors(dst []infer.Tensor, outputs []wire.Output, mem viewer) ([]infer.Tensor, error) {
+	for i := range outputs {
+		o := &outputs[i]
+		data, err := mem.view(o.Data)
+		if err != nil {
+			return nil, err
+		}
+		dst = append(dst, infer.Tensor{Name: o.Name, Datatype: o.Datatype, Shape: r.keepShape(o.Shape), Data: data})
+	}
+	return dst, nil
+}
+
+func (r *received) keepShape(shape []int64) []int64 {
+	n := len(shape)
+	if n > len(r.rest) {
+		return append(make([]int64, 0, n), shape...)
+	}
+	kept := r.rest[:n:n]
+	r.rest = r.rest[n:]
+	copy(kept, shape)
+	return kept
+}
+
+// hasData says that tensors of the result lie in the worker's memory.
+func (r *received) hasData() bool {
+	if len(r.result.Outputs) > 0 {
+		return true
+	}
+	for i := range r.result.Responses {
+		if p := r.result.Responses[i].Response; p != nil && len(p.Outputs) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// freeReceived gives a result's memory back to its worker. The buffer is the first
+// field of received.
+func freeReceived(b *infer.Buffer) {
+	r := (*received)(unsafe.Pointer(b))
+	r.memory.release(r.token)
+}

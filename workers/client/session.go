@@ -1,0 +1,248 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"sync"
+	"time"
+
+	workerpb "github.com/sluice-serve/sluice/proto/worker"
+	"github.com/sluice-serve/sluice/workers/shm"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+const protocol = 1
+
+// session is one connection to a worker, from its start to its end. What ends it is
+// told to fail, by whoever sees it first; supervise then closes it.
+type session struct {
+	log     *slog.Logger
+	arena   *shm.Arena // of requests
+	conn    *grpc.ClientConn
+	client  workerpb.WorkerClient
+	hello   *workerpb.HelloResponse
+	link    link
+	socket  net.Conn    // nil: of another host
+	process *process    // nil: of another host
+	memory  *peerMemory // nil: of another host
+
+	cancel  context.CancelFunc // of the stream and of the tasks
+	readers sync.WaitGroup     // of results
+	tasks   sync.WaitGroup     // watching, reloading
+	once    sync.Once
+	cause   error         // set before lost closes
+	lost    chan struct{} // closed by fail
+	idle    chan struct{} // closed by close when no result is read any more
+}
+
+func newSession(log *slog.Logger) *session {
+	return &session{log: log, cancel: func() {}, lost: make(chan struct{}), idle: make(chan struct{})}
+}
+
+func (s *session) fail(cause error) {
+	s.once.Do(func() {
+		s.cause = cause
+		close(s.lost)
+	})
+}
+
+func (s *session) isLost() bool {
+	select {
+	case <-s.lost:
+		return true
+	default:
+		return false
+	}
+}
+
+// watchedConn tells a session of the end of its connection before gRPC does.
+type watchedConn struct {
+	net.Conn
+	session *session
+}
+
+func (c *watchedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		c.session.fail(fmt.Errorf("connection ended: %w", err))
+	}
+	return n, err
+}
+
+// oneConn dials once: a worker that lost its connection has lost what was loaded.
+type oneConn struct {
+	session *session
+	dial    func(ctx context.Context) (net.Conn, error)
+
+	mu     sync.Mutex
+	dialed bool // guarded by mu
+}
+
+func (o *oneConn) connect(ctx context.Context, _ string) (net.Conn, error) {
+	o.mu.Lock()
+	dialed := o.dialed
+	o.dialed = true
+	o.mu.Unlock()
+	if dialed {
+		return nil, errors.New("the connection ended")
+	}
+	conn, err := o.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &watchedConn{conn, o.session}, nil
+}
+
+func (s *session) connect(target string, creds credentials.TransportCredentials, dial func(ctx context.Context) (net.Conn, error)) error {
+	one := &oneConn{session: s, dial: dial}
+	conn, err := grpc.NewClient("passthrough:///"+target,
+		grpc.WithContextDialer(one.connect),
+		grpc.WithTransportCredentials(creds),
+		grpc.WithIdleTimeout(0),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithInitialWindowSize(8<<20),
+		grpc.WithInitialConnWindowSize(16<<20),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)))
+	if err != nil {
+		return fmt.Errorf("gRPC client: %w", err)
+	}
+	s.conn, s.client = conn, workerpb.NewWorkerClient(conn)
+	return nil
+}
+
+// openLocal starts a worker process and connects to it.
+func (s *session) openLocal(c *Config, w LocalWorker, requests *shm.Arena) error {
+	responses, err := shm.NewPeerArena("sluice-responses", c.ResponseArena)
+	if err != nil {
+		return err
+	}
+	lane, err := shm.NewLane(c.Lane)
+	if err != nil {
+		return errors.Join(err, responses.Close())
+	}
+	s.memory = &peerMemory{responses: responses, lane: lane, log: s.log}
+	s.memory.refs.Store(1)
+	p, conn, err := startProcess(w, sharedFiles(requests, responses, lane), s.log, func(err error) {
+		if err == nil {
+			err = errors.New("exit status 0")
+		}
+		s.fail(fmt.Errorf("process ended: %w", err))
+	})
+	if err != nil {
+		return err
+	}
+	s.process = p
+	s.socket = conn
+	return s.connect("worker", insecure.NewCredentials(), func(context.Context) (net.Conn, error) { return conn, nil })
+}
+
+// openRemote connects to a worker of another host.
+func (s *session) openRemote(w RemoteWorker) error {
+	creds := insecure.NewCredentials()
+	if w.TLS != nil {
+		creds = credentials.NewTLS(w.TLS)
+	}
+	var d net.Dialer
+	return s.connect(w.Address, creds, func(ctx context.Context) (net.Conn, error) {
+		return d.DialContext(ctx, "tcp", w.Address)
+	})
+}
+
+// start says hello and begins to read results; ctx ends it all.
+func (s *session) start(ctx context.Context, c *Config) error {
+	ctx, s.cancel = context.WithCancel(ctx)
+	hello, stop := context.WithTimeout(ctx, c.StartTimeout)
+	defer stop()
+	local := s.memory != nil && !c.UseStream
+	var err error
+	s.hello, err = s.client.Hello(hello, &workerpb.HelloRequest{Protocol: protocol, GatewayVersion: c.GatewayVersion, LocalLane: local})
+	if err != nil {
+		if s.isLost() {
+			return fmt.Errorf("hello: %w", s.cause)
+		}
+		return fmt.Errorf("hello: %w", err)
+	}
+	if s.hello.Protocol != protocol {
+		return fmt.Errorf("the worker speaks protocol %d, want %d", s.hello.Protocol, protocol)
+	}
+	if local && s.hello.LocalLane {
+		s.startLane()
+		return nil
+	}
+	return s.startStream(ctx)
+}
+
+func (s *session) startLane() {
+	l := newLaneLink(s.arena, s.memory)
+	s.link = l
+	s.readers.Go(func() {
+		if err := l.run(); err != nil {
+			s.fail(fmt.Errorf("local lane: %w", err))
+		}
+	})
+}
+
+func (s *session) startStream(ctx context.Context) error {
+	stream, err := s.client.Execute(ctx)
+	if err != nil {
+		return fmt.Errorf("open the stream of batches: %w", err)
+	}
+	l := newStreamLink(stream)
+	s.link = l
+	s.readers.Go(func() { s.fail(l.send()) })
+	s.readers.Go(func() { s.fail(l.receive()) })
+	return nil
+}
+
+// watch hands the worker's reports to seen, until ctx ends. A worker that is silent
+// for too long is lost.
+func (s *session) watch(ctx context.Context, c *Config, seen func(*workerpb.WatchResponse)) {
+	silent := time.AfterFunc(c.HealthTimeout, func() {
+		s.fail(fmt.Errorf("no sign of life for %v", c.HealthTimeout))
+	})
+	defer silent.Stop()
+	stream, err := s.client.Watch(ctx, &workerpb.WatchRequest{IntervalMs: c.WatchInterval.Milliseconds()})
+	for err == nil {
+		var m *workerpb.WatchResponse
+		if m, err = stream.Recv(); err == nil {
+			silent.Reset(c.HealthTimeout)
+			seen(m)
+		}
+	}
+	s.fail(fmt.Errorf("watch: %w", err))
+}
+
+// stopReading ends the connection and returns when no result will be delivered any
+// more, and nobody sends.
+func (s *session) stopReading() {
+	s.cancel()
+	if s.conn != nil {
+		// Its error says that it was closed before.
+		_ = s.conn.Close()
+	}
+	if s.socket != nil {
+		_ = s.socket.Close() // so does its, where gRPC had it
+	}
+	if s.memory != nil {
+		s.memory.lane.Shut()
+	}
+	s.readers.Wait()
+	close(s.idle)
+}
+
+// end waits for the process and the tasks, after stopReading.
+func (s *session) end(grace time.Duration) {
+	s.tasks.Wait()
+	if s.process != nil {
+		s.process.end(grace)
+	}
+	if s.memory != nil {
+		s.memory.drop()
+	}
+}

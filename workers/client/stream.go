@@ -1,0 +1,157 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/sluice-serve/sluice/infer"
+	workerpb "github.com/sluice-serve/sluice/proto/worker"
+	"github.com/sluice-serve/sluice/workers/wire"
+)
+
+// streamLink is the link to a worker with which no memory is shared: one Execute
+// stream for all of its instances.
+type streamLink struct {
+	stream workerpb.Worker_ExecuteClient
+	wake   chan struct{} // one token: the queue is not empty
+
+	mu       sync.Mutex
+	queue    []*workerpb.ExecuteRequest // guarded by mu; as long as there are instances, and cancellations
+	inFlight map[uint64]*executor       // guarded by mu: by batch ID
+}
+
+func newStreamLink(s workerpb.Worker_ExecuteClient) *streamLink {
+	return &streamLink{stream: s, wake: make(chan struct{}, 1), inFlight: map[uint64]*executor{}}
+}
+
+func (l *streamLink) post(e *executor) error {
+	b := e.current
+	m := &workerpb.ExecuteRequest{Handle: e.handle, Instance: e.index}
+	var off int64
+	for i := range b.Inputs {
+		d := &e.batch.Inputs[i]
+		for _, s := range b.Inputs[i].Segments {
+			d.Segments = append(d.Segments, wire.Segment{Offset: off, Length: int64(len(s))})
+			off += int64(len(s))
+			m.Tensors = append(m.Tensors, s) // unchanged until the final result
+		}
+	}
+	m.Batch = wire.AppendBatch(nil, &e.batch)
+	l.mu.Lock()
+	_, twice := l.inFlight[b.ID]
+	if !twice {
+		l.inFlight[b.ID] = e
+		l.queue = append(l.queue, m)
+	}
+	l.mu.Unlock()
+	if twice {
+		return infer.Errorf(infer.Internal, "batch %d is in flight twice", b.ID)
+	}
+	l.signal()
+	return nil
+}
+
+func (l *streamLink) cancel(e *executor, i int) {
+	l.mu.Lock()
+	l.queue = append(l.queue, &workerpb.ExecuteRequest{Handle: e.handle, Instance: e.index, CancelBatch: e.current.ID, CancelRequest: uint32(i)})
+	l.mu.Unlock()
+	l.signal()
+}
+
+func (l *streamLink) signal() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// send writes the queue until the stream ends.
+func (l *streamLink) send() error {
+	var batch []*workerpb.ExecuteRequest
+	for {
+		select {
+		case <-l.wake:
+		case <-l.stream.Context().Done():
+			return l.stream.Context().Err()
+		}
+		l.mu.Lock()
+		batch, l.queue = l.queue, batch[:0]
+		l.mu.Unlock()
+		for i, m := range batch {
+			if err := l.stream.Send(m); err != nil {
+				return fmt.Errorf("send a batch: %w", err)
+			}
+			batch[i] = nil
+		}
+	}
+}
+
+// receive reads results until the stream ends or the worker breaks it.
+func (l *streamLink) receive() error {
+	for {
+		m, err := l.stream.Recv()
+		if err != nil {
+			return fmt.Errorf("receive a result: %w", err)
+		}
+		if err := l.complete(m); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *streamLink) complete(m *workerpb.ExecuteResponse) error {
+	id, err := wire.ResultID(m.Result)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	e := l.inFlight[id]
+	l.mu.Unlock()
+	if e == nil {
+		return fmt.Errorf("a result came for batch %d, which is not in flight", id)
+	}
+	b := e.find(id)
+	if b == nil {
+		return fmt.Errorf("a result came for batch %d, which its instance does not have", id)
+	}
+	if err := wire.DecodeResult(m.Result, &e.result); err != nil {
+		return err
+	}
+	r := &received{}
+	if err := r.setResult(&e.result, len(b.Requests), pieces(m.Tensors)); err != nil {
+		return err
+	}
+	if r.result.More {
+		b.Deliver(&r.result)
+		return nil
+	}
+	l.mu.Lock()
+	delete(l.inFlight, id)
+	l.mu.Unlock()
+	e.finish(b, &r.result)
+	return nil
+}
+
+var errPiece = errors.New("a tensor lies outside the bytes that came with its result")
+
+// pieces are tensors as they came; segments count from the start of the first.
+type pieces [][]byte
+
+func (p pieces) view(s wire.Segment) ([]byte, error) {
+	if s.Length == 0 {
+		return []byte{}, nil
+	}
+	off := s.Offset
+	for _, b := range p {
+		if n := int64(len(b)); off >= n {
+			off -= n
+			continue
+		}
+		if off < 0 || s.Length > int64(len(b))-off {
+			return nil, errPiece
+		}
+		return b[off : off+s.Length : off+s.Length], nil
+	}
+	return nil, errPiece
+}

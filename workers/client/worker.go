@@ -1,0 +1,234 @@
+package client
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sluice-serve/sluice/infer"
+	workerpb "github.com/sluice-serve/sluice/proto/worker"
+)
+
+// worker is one configured worker, through all of its lives.
+type worker struct {
+	owner *Workers
+	name  string
+	local *LocalWorker  // one of the two is set
+	far   *RemoteWorker // of another host
+	log   *slog.Logger
+
+	mu       sync.Mutex
+	session  *session                // guarded by mu: nil while it is down
+	changed  chan struct{}           // guarded by mu: closed and replaced when session changes
+	closed   bool                    // guarded by mu: supervise has returned
+	hello    *workerpb.HelloResponse // guarded by mu: the last one; nil before the first
+	groups   map[*group]struct{}     // guarded by mu: what is loaded, or shall be again
+	boxes    []int                   // guarded by mu: free mailboxes
+	placed   int                     // guarded by mu: instances
+	restarts int                     // guarded by mu
+	since    time.Time               // guarded by mu: of the session, or of its loss
+	report   *workerpb.WatchResponse // guarded by mu
+}
+
+func newWorker(owner *Workers, name string) *worker {
+	w := &worker{owner: owner, name: name, log: owner.log.With("worker", name), changed: make(chan struct{}),
+		groups: map[*group]struct{}{}}
+	for i := owner.cfg.Lane.Mailboxes - 1; i >= 0; i-- {
+		w.boxes = append(w.boxes, i)
+	}
+	return w
+}
+
+// supervise keeps the worker running until ctx ends. The outcome of the first start
+// goes to first; a local worker that fails there is not started again.
+func (w *worker) supervise(ctx context.Context, first chan<- error) {
+	defer w.close()
+	b := backoff{base: w.owner.cfg.Backoff, most: w.owner.cfg.BackoffMax}
+	for n := 0; ; n++ {
+		s, err := w.open(ctx)
+		if n == 0 {
+			first <- err
+			if err != nil && w.local != nil {
+				return
+			}
+		}
+		if err == nil {
+			healthy := w.serve(ctx, s)
+			if healthy > w.owner.cfg.HealthyAfter {
+				b.reset()
+			}
+		} else if ctx.Err() == nil {
+			w.log.Error("worker does not start", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(b.next()):
+		}
+	}
+}
+
+// open makes a session, or nothing.
+func (w *worker) open(ctx context.Context) (*session, error) {
+	s := newSession(w.log)
+	s.arena = w.owner.memory
+	var err error
+	if w.local != nil {
+		err = s.openLocal(&w.owner.cfg, *w.local, w.owner.memory)
+	} else {
+		err = s.openRemote(*w.far)
+	}
+	if err == nil {
+		err = s.start(ctx, &w.owner.cfg)
+	}
+	if err != nil {
+		if s.process != nil {
+			s.process.kill()
+		}
+		s.stopReading()
+		s.end(0)
+		return nil, err
+	}
+	return s, nil
+}
+
+// serve runs a session to its end, and says how long that was.
+func (w *worker) serve(ctx context.Context, s *session) time.Duration {
+	start := time.Now()
+	tasks, stop := context.WithCancel(ctx)
+	defer stop()
+	for _, g := range w.begin(s) {
+		s.tasks.Go(func() { g.reload(tasks, s) })
+	}
+	s.tasks.Go(func() { s.watch(tasks, &w.owner.cfg, w.seen) })
+	w.log.Info("worker is up", "pid", s.hello.Pid, "version", s.hello.WorkerVersion, "local_lane", s.hello.LocalLane)
+	grace := time.Duration(0)
+	select {
+	case <-s.lost:
+		w.log.Error("worker is lost", "pid", s.hello.Pid, "error", s.cause)
+		if s.process != nil {
+			s.process.kill()
+		}
+	case <-ctx.Done():
+		grace = w.owner.cfg.KillAfter
+	}
+	groups := w.finish()
+	for _, g := range groups {
+		g.down(s)
+	}
+	stop()
+	s.stopReading()
+	for _, g := range groups {
+		g.fail()
+	}
+	s.end(grace)
+	return time.Since(start)
+}
+
+// begin publishes a session and returns what has to be loaded.
+func (w *worker) begin(s *session) []*group {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.hello != nil {
+		w.restarts++
+	}
+	w.session, w.hello, w.since = s, s.hello, time.Now()
+	w.announceLocked()
+	return w.groupsLocked()
+}
+
+// finish takes the session back and returns what was loaded.
+func (w *worker) finish() []*group {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.session, w.report, w.since = nil, nil, time.Now()
+	w.announceLocked()
+	return w.groupsLocked()
+}
+
+func (w *worker) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	w.announceLocked()
+}
+
+func (w *worker) announceLocked() {
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+func (w *worker) groupsLocked() []*group {
+	var groups []*group
+	for g := range w.groups {
+		groups = append(groups, g)
+	}
+	return groups
+}
+
+func (w *worker) seen(m *workerpb.WatchResponse) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.report = m
+}
+
+// current waits until the worker is up.
+func (w *worker) current(ctx context.Context) (*session, error) {
+	for {
+		w.mu.Lock()
+		s, changed, closed := w.session, w.changed, w.closed
+		w.mu.Unlock()
+		switch {
+		case s != nil:
+			return s, nil
+		case closed:
+			return nil, infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the worker is stopped")
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, infer.Refusef(infer.Unavailable, infer.ReasonNotReady, "the worker is not ready: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// takeBoxes reserves mailboxes for n instances.
+func (w *worker) takeBoxes(n int) ([]int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n > len(w.boxes) {
+		return nil, infer.Errorf(infer.ResourceExhausted, "%d more instances on one worker, there is room for %d", n, len(w.boxes))
+	}
+	at := len(w.boxes) - n
+	boxes := append([]int(nil), w.boxes[at:]...)
+	w.boxes = w.boxes[:at]
+	w.placed += n
+	return boxes, nil
+}
+
+func (w *worker) returnBoxes(boxes []int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.boxes = append(w.boxes, boxes...)
+	w.placed -= len(boxes)
+}
+
+// backoff is how long to wait before the next start: not at all, then base, doubled
+// each time up to most.
+type backoff struct {
+	base, most time.Duration
+	delay      time.Duration
+	tried      bool
+}
+
+func (b *backoff) reset() { b.tried, b.delay = false, 0 }
+
+func (b *backoff) next() time.Duration {
+	if !b.tried {
+		b.tried = true
+		return 0
+	}
+	b.delay = min(max(2*b.delay, b.base), b.most)
+	return b.delay
+}
