@@ -120,11 +120,9 @@ func (i *instance) cancelled() bool {
 }
 
 // misdeclared recognises ONNX Runtime's refusal of an output of ours whose shape is not
-// the one that it computed.
-func misdeclared(err error) bool {
-	return strings.Contains(err.Error(), "shape verification failed") ||
-		strings.Contains(err.Error(), "shapes do not match")
-}
+// the one that it computed. It has no code of its own: "The output OrtValue provided for
+// output 'Y' … has shape", in older libraries "OrtValue shape verification failed".
+func misdeclared(err error) bool { return strings.Contains(err.Error(), "OrtValue") }
 
 func (i *instance) distrust() {
 	for k := range i.wanted {
