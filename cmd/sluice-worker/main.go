@@ -1,0 +1,123 @@
+// Command sluice-worker is the worker process: it owns a device and executes models
+// for gateways. A gateway starts it with --inherited; with --listen it serves gateways
+// of other hosts over mutual TLS.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-serve/sluice/workers"
+	"github.com/sluice-serve/sluice/workers/backend"
+	"github.com/sluice-serve/sluice/workers/backend/identity"
+	"github.com/sluice-serve/sluice/workers/backend/onnxruntime"
+)
+
+// version is set by the build (-ldflags -X main.version=…).
+var version = "0.1.0"
+
+type options struct {
+	config      workers.Config
+	inherited   bool
+	device      string
+	onnxruntime string
+	verbose     bool
+	version     bool
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	f := pflag.NewFlagSet("sluice-worker", pflag.ContinueOnError)
+	f.BoolVar(&o.inherited, "inherited", false, "serve the gateway that started this process, over descriptors 3 to 6")
+	f.StringVar(&o.device, "device", "cpu", "device that this worker owns: cpu or gpu:N")
+	f.StringVar(&o.config.Listen, "listen", "", "serve gateways of other hosts at this address, host:port")
+	f.StringVar(&o.config.TLS.Cert, "tls-cert", "", "PEM file of this worker's certificate")
+	f.StringVar(&o.config.TLS.Key, "tls-key", "", "PEM file of the certificate's key")
+	f.StringVar(&o.config.TLS.CA, "tls-ca", "", "PEM file of the authorities of the gateways' certificates")
+	f.BoolVar(&o.config.Insecure, "insecure", false, "serve a loopback address without TLS")
+	f.DurationVar(&o.config.ExitTimeout, "exit-timeout", 0, "longest wait for batches in flight when stopping (default 30s)")
+	f.StringVar(&o.onnxruntime, "onnxruntime", os.Getenv("SLUICE_ONNXRUNTIME"),
+		"shared library of ONNX Runtime (environment: SLUICE_ONNXRUNTIME)")
+	f.BoolVar(&o.verbose, "log-verbose", false, "log what is of interest for debugging only")
+	f.BoolVar(&o.version, "version", false, "print the version")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	var err error
+	if o.config.Device, err = workers.ParseDevice(o.device); err != nil {
+		return o, err
+	}
+	o.config.Version = version
+	switch {
+	case f.NArg() > 0:
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	case !o.version && o.inherited == (o.config.Listen != ""):
+		return o, errors.New("exactly one of --inherited and --listen is needed")
+	}
+	return o, nil
+}
+
+func main() {
+	// Tensors lie in the arenas, so the heap is small: collect rarely, up to a bound.
+	debug.SetGCPercent(400)
+	debug.SetMemoryLimit(512 << 20)
+	o, err := parse(os.Args[1:])
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
+		return
+	case err == nil && o.version:
+		fmt.Println("sluice-worker", version)
+		return
+	case err == nil:
+		err = run(o)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sluice-worker:", err)
+		os.Exit(1)
+	}
+}
+
+func run(o options) error {
+	level := slog.LevelInfo
+	if o.verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	slog.SetDefault(log) // for libraries that log
+	deps := workers.Deps{Log: log, Exit: os.Exit, Backends: map[string]backend.Factory{
+		"identity":    identity.New,
+		"onnxruntime": onnxruntime.New(o.onnxruntime),
+	}}
+	var done func()
+	deps.GPU, done = workers.OpenGPU(o.config.Device, os.Getenv("CUDA_VISIBLE_DEVICES"))
+	defer done()
+	ctx := context.Background()
+	if o.inherited {
+		// The gateway ends this process by closing the connection, after it has drained.
+		signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+		var err error
+		if deps.Conn, deps.Shared, err = workers.Inherit(); deps.Conn == nil {
+			return err
+		} else if err != nil {
+			log.Warn("no memory is shared with the gateway", "error", err)
+		}
+	} else {
+		var stop context.CancelFunc
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
+	}
+	w, err := workers.New(o.config, deps)
+	if err != nil {
+		return err
+	}
+	return w.Run(ctx, func(a net.Addr) { log.Info("serving", "address", a.String(), "device", o.device) })
+}
