@@ -6,6 +6,7 @@
 package control
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -44,7 +45,7 @@ type Server struct {
 	state         atomic.Int32
 
 	mu       sync.Mutex
-	watchers []chan struct{} // mu; one for each Watch
+	watchers map[*watcher]struct{} // mu
 }
 
 // The states of a Server, in the order it passes them.
@@ -56,7 +57,7 @@ const (
 
 // New makes a Server that is live, and not ready until Serving is called.
 func New(name, version string, deps Deps) *Server {
-	return &Server{name: name, version: version, models: deps.Models, log: deps.Log}
+	return &Server{name: name, version: version, models: deps.Models, log: deps.Log, watchers: map[*watcher]struct{}{}}
 }
 
 // Serving says that the start is over.
@@ -65,31 +66,50 @@ func (s *Server) Serving() { s.state.CompareAndSwap(starting, serving); s.Change
 // Stopping makes the server and its models not ready, for good.
 func (s *Server) Stopping() { s.state.Store(stopping); s.Changed() }
 
-// Changed tells the watchers that readiness may have changed.
+// Changed tells the watchers what Ready says now. It must not be called with locks held
+// that Models.Ready takes.
 func (s *Server) Changed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, w := range s.watchers {
-		select {
-		case w <- struct{}{}:
-		default: // it has news waiting already
-		}
+	ready := s.Ready()
+	for w := range s.watchers {
+		w.tell(ready)
 	}
 }
 
-// Watch gives a channel that has an element whenever readiness may have changed since
-// the last one was taken, one at first. stop must be called.
-func (s *Server) Watch() (changed <-chan struct{}, stop func()) {
-	w := make(chan struct{}, 1)
-	w <- struct{}{}
+// watcher is one WatchReady. Its channel holds the newest value that was not taken.
+type watcher struct {
+	news chan bool
+	last bool // what was told last
+}
+
+func (w *watcher) tell(ready bool) {
+	if ready == w.last {
+		return
+	}
+	w.last = ready
+	select {
+	case <-w.news: // outdated
+	default:
+	}
+	w.news <- ready
+}
+
+// WatchReady sends what Ready says: at once, then at every change, until ctx ends, when
+// it is closed. Only the newest value counts for a slow receiver.
+func (s *Server) WatchReady(ctx context.Context) <-chan bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.watchers = append(s.watchers, w)
-	return w, func() {
+	w := &watcher{news: make(chan bool, 1), last: s.Ready()}
+	w.news <- w.last
+	s.watchers[w] = struct{}{}
+	context.AfterFunc(ctx, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.watchers = slices.DeleteFunc(s.watchers, func(o chan struct{}) bool { return o == w })
-	}
+		delete(s.watchers, w)
+		close(w.news)
+	})
+	return w.news
 }
 
 // Live says that the server answers.

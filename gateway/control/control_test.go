@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"context"
 	"testing"
 
 	"github.com/sluice-serve/sluice/gateway/logging"
@@ -25,28 +26,31 @@ func server() (*Server, *repository) {
 
 func TestReadiness(t *testing.T) {
 	s, r := server()
-	changed, stop := s.Watch()
-	defer stop()
-	<-changed
-	if s.Ready() {
-		t.Error("ready before the start is over")
+	ctx, cancel := context.WithCancel(t.Context())
+	news := s.WatchReady(ctx)
+	heard := func(when string, want bool) {
+		t.Helper()
+		if got := <-news; got != want || s.Ready() != want {
+			t.Errorf("%s: heard %v, ready %v, want %v", when, got, s.Ready(), want)
+		}
 	}
+	heard("before the start is over", false)
 	s.Serving()
-	<-changed
-	if !s.Ready() {
-		t.Error("not ready when serving")
-	}
+	heard("serving", true)
 	r.ready = false
 	s.Changed()
-	<-changed
-	if s.Ready() {
-		t.Error("ready while a model is not")
-	}
+	heard("a model is not ready", false)
 	r.ready = true
+	s.Changed()
+	s.Changed()
 	s.Stopping()
-	<-changed
-	if ok, err := s.ModelReady("m", ""); ok || err != nil || s.Ready() || !s.Live() {
-		t.Errorf("stopping: ready %v, model ready %v, %v, live %v", s.Ready(), ok, err, s.Live())
+	heard("stopping, the newest value only", false)
+	if ok, err := s.ModelReady("m", ""); ok || err != nil || !s.Live() {
+		t.Errorf("stopping: model ready %v, %v, live %v", ok, err, s.Live())
+	}
+	cancel()
+	if _, open := <-news; open {
+		t.Error("news after the watch ended")
 	}
 	s.Serving()
 	if s.Ready() {
