@@ -127,6 +127,16 @@ func (c *Call) Run() error {
 	return nil
 }
 
+// Repeat is Run n times in one call of C, for measuring ONNX Runtime without Go.
+func (c *Call) Repeat(n int) error {
+	rc := C.sl_repeat(c.c, C.int(n))
+	c.pinner.Unpin()
+	if rc != 0 {
+		return failure(&c.c.error)
+	}
+	return nil
+}
+
 // Terminate makes a Run on another goroutine end soon with an error, and later ones at
 // once until Resume. Any goroutine may call it while the Call is open.
 func (c *Call) Terminate() error { return c.terminate(1) }

@@ -149,6 +149,17 @@ int sl_run(sl_call *c) {
   return rc;
 }
 
+int sl_repeat(sl_call *c, int n) {
+  int rc = sl_run(c);
+  for (int i = 1; rc == 0 && i < n; i++) {
+    for (int k = 0; k < c->n_out; k++)
+      if (c->out[k].value) c->out[k].data = NULL;
+    sl_release_outputs(c);
+    rc = sl_run(c);
+  }
+  return rc;
+}
+
 void sl_release_outputs(sl_call *c) {
   for (int i = 0; i < c->n_out; i++) {
     sl_tensor *t = &c->out[i];

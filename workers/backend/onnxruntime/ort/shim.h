@@ -105,6 +105,8 @@ int sl_terminate(sl_call *c, int on);
 // sl_run runs c's session: inputs are wrapped where they lie, outputs with data are
 // written there, others are left in value until sl_release_outputs.
 int sl_run(sl_call *c);
+// sl_repeat is sl_run n times; outputs that ONNX Runtime allocated are those of the last.
+int sl_repeat(sl_call *c, int n);
 void sl_release_outputs(sl_call *c);
 // sl_strings writes a string output in the protocol's form to to, which has
 // 4*count+bytes bytes.
