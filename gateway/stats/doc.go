@@ -1,0 +1,36 @@
+// Package stats keeps one record for each model version, out of which both the
+// statistics of the v2 protocol and the metrics come, so the two never disagree.
+// Front ends, schedulers and the worker supervisor feed it; it imports none of them.
+//
+// Counting costs atomic additions and histogram observations on objects that were
+// resolved when the record was made: no label is looked up for a request. Text is
+// made when somebody scrapes. Everything may be called from any goroutine; locks
+// guard lists only and are never held while metrics are sent.
+//
+// Metrics with the original's names and labels (model, version, metric_tags):
+//
+//	nv_inference_request_success, nv_inference_request_failure{reason},
+//	nv_inference_count, nv_inference_exec_count, nv_inference_pending_request_count,
+//	nv_inference_{request,queue,compute_input,compute_infer,compute_output}_duration_us
+//	(and …_summary_us when on), nv_model_load_duration_secs,
+//	nv_pinned_memory_pool_{total,used}_bytes (0: the gateway pins nothing),
+//	nv_cpu_utilization, nv_cpu_memory_{total,used}_bytes,
+//	nv_gpu_utilization, nv_gpu_memory_{total,used}_bytes, nv_gpu_power_{usage,limit},
+//	nv_energy_consumption {gpu_uuid}, as workers report them; absent without a GPU.
+//
+// Unlike the original, requests that a full queue refused count as failures with
+// reason REJECTED.
+//
+// Metrics of our own; histograms have classic and native buckets:
+//
+//	sluice_request_duration_seconds{model,version}   from arrival to answer, successes
+//	sluice_queue_duration_seconds{model,version}     waiting for an instance
+//	sluice_compute_duration_seconds{model,version}   posted to returned, of its batch
+//	sluice_batch_size{model,version}                 rows of each execution
+//	sluice_refusals_total{model,version,reason}      reason as in the answer's header
+//	sluice_worker_up{worker}, sluice_worker_restarts_total{worker},
+//	sluice_worker_resident_bytes{worker}
+//	sluice_requests_total{protocol,code}             HTTP status or gRPC code name
+//
+// beside the usual go_… and process_… of the gateway process.
+package stats

@@ -1,0 +1,156 @@
+package stats
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Config says which metrics there are. Source: --metrics-config and
+// --allow-cpu-metrics, --allow-gpu-metrics of the original.
+type Config struct {
+	CounterLatencies bool // …_duration_us; the original's default is true
+	SummaryLatencies bool // …_summary_us; costs about a microsecond each a request
+	// HistogramLatencies turns on the original's histograms, which exist for decoupled
+	// models only and come with them. Ours are always there.
+	HistogramLatencies bool
+	// Quantiles of the summaries and their allowed errors; empty: DefaultQuantiles.
+	Quantiles map[float64]float64
+	CPU, GPU  bool // nv_cpu_… and nv_gpu_…
+	Version   string
+}
+
+// DefaultQuantiles are those of the original's summaries.
+func DefaultQuantiles() map[float64]float64 {
+	return map[float64]float64{0.5: 0.05, 0.9: 0.01, 0.95: 0.001, 0.99: 0.001, 0.999: 0.001}
+}
+
+// Registry holds all records and writes them out.
+type Registry struct {
+	cfg     Config
+	gather  *prometheus.Registry
+	started time.Time
+	cpu     *cpuReader
+
+	mu      sync.Mutex
+	models  map[string]*Model
+	workers map[string]*Worker
+	fronts  map[string]*Front
+}
+
+// New makes an empty registry. Nothing of it is shared with other registries.
+func New(cfg Config) *Registry {
+	if len(cfg.Quantiles) == 0 {
+		cfg.Quantiles = DefaultQuantiles()
+	}
+	r := &Registry{
+		cfg:     cfg,
+		gather:  prometheus.NewRegistry(),
+		started: time.Now(),
+		models:  map[string]*Model{},
+		workers: map[string]*Worker{},
+		fronts:  map[string]*Front{},
+	}
+	if cfg.CPU {
+		r.cpu = newCPUReader("/proc")
+	}
+	r.gather.MustRegister(collector{r}, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+// Model gives the record of a model version, a new one or, while a reload holds two
+// loads of it at once, the one that counts already. tags are the config's metric_tags;
+// batching says that the model has a batch dimension and so a batch size histogram.
+// Remove gives it back.
+func (r *Registry) Model(name string, version int64, tags map[string]string, batching bool) *Model {
+	key := modelKey(name, version, tags)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.models[key]
+	if m == nil {
+		m = newModel(r, key, name, version, tags, batching)
+		r.models[key] = m
+	}
+	m.holders++
+	return m
+}
+
+func modelKey(name string, version int64, tags map[string]string) string {
+	var b strings.Builder
+	b.WriteString(strconv.Quote(name) + strconv.FormatInt(version, 10))
+	for _, k := range sortedKeys(tags) {
+		b.WriteString(strconv.Quote(k) + strconv.Quote(tags[k]))
+	}
+	return b.String()
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// Remove gives a record back; when all its holders have, its metrics disappear. What
+// is counted on it afterwards is lost.
+func (r *Registry) Remove(m *Model) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m.holders--; m.holders == 0 {
+		delete(r.models, m.key)
+	}
+}
+
+// Handler serves /metrics as Prometheus text, OpenMetrics or protobuf, as the client
+// accepts; every other path is 404.
+func (r *Registry) Handler() http.Handler {
+	metrics := promhttp.HandlerFor(r.gather, promhttp.HandlerOpts{EnableOpenMetrics: true, MaxRequestsInFlight: 8})
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		switch {
+		case req.URL.Path != "/metrics":
+			http.Error(w, "not found", http.StatusNotFound)
+		case req.Method != http.MethodGet && req.Method != http.MethodHead:
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
+		default:
+			metrics.ServeHTTP(w, req)
+		}
+	})
+}
+
+// Serve answers on l until ctx ends, then closes it and waits up to a second for
+// scrapes under way. l is closed on return.
+func (r *Registry) Serve(ctx context.Context, l net.Listener) error {
+	srv := &http.Server{Handler: r.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(l) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	err := srv.Shutdown(last)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = srv.Close()
+	}
+	if served := <-failed; !errors.Is(served, http.ErrServerClosed) {
+		return errors.Join(err, served)
+	}
+	return err
+}
