@@ -1,0 +1,189 @@
+package grpcapi
+
+import (
+	"cmp"
+	"context"
+	"net"
+	"net/netip"
+	"unicode/utf8"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/inference"
+)
+
+// copyFrom is the size from which a message is copied out of its frames: workers read
+// memory of that size where it lies, so it must lie in Bodies' memory.
+const copyFrom = 32 << 10
+
+// Call is one ModelInfer call: the message that a transport's codec decodes into and
+// the message that it encodes. It is made for each call and not used again, since
+// whoever holds a reference to the request's memory may still read the request.
+type Call struct {
+	Request infer.Request
+
+	emptyFinal bool  // triton_enable_empty_final_response
+	decoded    bool  // the message was seen, even if err says that it is wrong
+	err        error // of decoding
+	answered   bool  // send was called
+	sendErr    error // what it returned
+	reply      mem.BufferSlice
+	message    *inference.ModelInferResponse // in place of reply, with StandardCodec
+	envelope   infer.Envelope
+
+	// memory for what most calls need, in one allocation
+	shapes  []int64
+	inputs  [2]infer.Tensor
+	outputs [2]infer.RequestedOutput
+	dims    [8]int64
+	parts   [4]mem.Buffer
+	tiny    mem.SliceBuffer
+	small   [256]byte
+}
+
+func newCall() *Call {
+	c := &Call{}
+	c.shapes = c.dims[:0]
+	return c
+}
+
+func text(b []byte) (string, bool) { return string(b), utf8.Valid(b) }
+
+// decode reads a message out of the transport's buffers, which it references as long
+// as the request's memory lives or not at all. Its error stays in c, so that the
+// handler chooses code and text.
+func (s *Service) decode(c *Call, data mem.BufferSlice) {
+	c.decoded = true
+	d, ok := s.decoders.Get().(*decoder)
+	if !ok {
+		d = &decoder{}
+	}
+	c.err = s.decodeWith(d, c, data)
+	d.reset()
+	s.decoders.Put(d)
+}
+
+func (s *Service) decodeWith(d *decoder, c *Call, data mem.BufferSlice) error {
+	if len(data) == 0 {
+		return d.request(c, nil)
+	}
+	var err error
+	if len(data) == 1 && data[0].Len() < copyFrom {
+		s.keep(c, data[0])
+		err = d.request(c, data[0].ReadOnlyData())
+	} else {
+		err = d.large(c, data, s.bodies)
+	}
+	if err != nil {
+		return err
+	}
+	return d.bind(c, s.bodies)
+}
+
+func (d *decoder) large(c *Call, data mem.BufferSlice, bodies Bodies) error {
+	head, whole, err := d.gather(c, data, bodies)
+	switch {
+	case err != nil:
+		return err
+	case whole:
+		return d.decodeWhole(c, data, bodies)
+	}
+	return d.request(c, head)
+}
+
+// release gives back the request's memory.
+func (c *Call) release() {
+	c.Request.Memory.Release()
+	c.Request.Memory = nil
+}
+
+// modelInfer is the handler of ModelInfer on the hand-written codec.
+func modelInfer(srv any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+	s, c := srv.(*Service), newCall()
+	if err := s.serve(ctx, c, func() error { return cmp.Or(dec(c), c.err) }); err != nil {
+		return nil, s.failed(ctx, "ModelInfer", &c.Request, err)
+	}
+	return c, nil
+}
+
+// serve is the way of one inference: open, receive, infer, encode.
+func (s *Service) serve(ctx context.Context, c *Call, receive func() error) error {
+	ctx, done, err := s.open(ctx, &c.envelope, infer.ActionInference, "", "")
+	if err != nil {
+		return err
+	}
+	defer done()
+	defer c.release()
+	start := infer.Now()
+	if err := receive(); err != nil {
+		return err
+	}
+	c.Request.Times.RequestStart = start
+	if s.forward != nil {
+		if err := s.forwardHeaders(ctx, &c.Request); err != nil {
+			return err
+		}
+	}
+	s.chooseCompression(ctx)
+	err = s.pipeline.Infer(ctx, &c.Request, func(r *infer.Response) error {
+		c.sendErr = s.send(c, r)
+		return c.sendErr
+	})
+	if err == nil {
+		err = c.sendErr
+	}
+	if err == nil && !c.answered {
+		err = infer.Errorf(infer.Internal, "model '%s' gave no response", c.Request.Model)
+	}
+	if err != nil {
+		c.reply.Free()
+	}
+	return err
+}
+
+// send takes the one response of a unary call, and its memory.
+func (s *Service) send(c *Call, r *infer.Response) (err error) {
+	if c.answered {
+		r.Memory.Release()
+		// source of the text: reference A3, ModelInfer on decoupled
+		return infer.Errorf(infer.Unsupported, "ModelInfer RPC doesn't support models with decoupled transaction policy")
+	}
+	c.answered = true
+	if s.standard {
+		c.message, err = toMessage(r)
+		return err
+	}
+	return s.encode(c, r)
+}
+
+// open refuses calls while the service stops, else asks the pipeline.
+func (s *Service) open(ctx context.Context, env *infer.Envelope, action infer.Action, model, version string) (context.Context, func(), error) {
+	if s.stopping.Load() && action != infer.ActionHealth {
+		return ctx, nil, infer.Refusef(infer.Unavailable, infer.ReasonStopping, stoppingText)
+	}
+	env.Protocol, env.Action, env.Model, env.Version, env.BodySize = "grpc", action, model, version, -1
+	env.Header = func(key string) string {
+		if v := metadata.ValueFromIncomingContext(ctx, key); len(v) > 0 {
+			return v[0]
+		}
+		return ""
+	}
+	if p, ok := peer.FromContext(ctx); ok {
+		env.Remote, env.Unix = remote(p.Addr)
+	}
+	return s.pipeline.Open(ctx, env)
+}
+
+func remote(a net.Addr) (netip.AddrPort, bool) {
+	switch a := a.(type) {
+	case *net.TCPAddr:
+		return a.AddrPort(), false
+	case *net.UnixAddr:
+		return netip.AddrPort{}, true
+	}
+	return netip.AddrPort{}, false
+}

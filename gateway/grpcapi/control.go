@@ -1,0 +1,160 @@
+package grpcapi
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/inference"
+)
+
+// answer runs one call of the control part: open, ask, close.
+func answer[T any](ctx context.Context, s *Service, method string, action infer.Action, name, version string, ask func() (T, error)) (T, error) {
+	var env infer.Envelope
+	ctx, done, err := s.open(ctx, &env, action, name, version)
+	var v T
+	if err == nil {
+		defer done()
+		if v, err = ask(); err == nil {
+			return v, nil
+		}
+	}
+	var none T
+	return none, s.failed(ctx, method, nil, err)
+}
+
+// ServerLive says whether the server runs.
+func (s *Service) ServerLive(ctx context.Context, _ *inference.ServerLiveRequest) (*inference.ServerLiveResponse, error) {
+	return answer(ctx, s, "ServerLive", infer.ActionHealth, "", "", func() (*inference.ServerLiveResponse, error) {
+		return &inference.ServerLiveResponse{Live: s.control.Live()}, nil
+	})
+}
+
+// ServerReady says whether the server takes requests.
+func (s *Service) ServerReady(ctx context.Context, _ *inference.ServerReadyRequest) (*inference.ServerReadyResponse, error) {
+	return answer(ctx, s, "ServerReady", infer.ActionHealth, "", "", func() (*inference.ServerReadyResponse, error) {
+		return &inference.ServerReadyResponse{Ready: s.ready()}, nil
+	})
+}
+
+// ModelReady says whether a model, or one version of it, takes requests.
+func (s *Service) ModelReady(ctx context.Context, r *inference.ModelReadyRequest) (*inference.ModelReadyResponse, error) {
+	return answer(ctx, s, "ModelReady", infer.ActionHealth, r.Name, r.Version, func() (*inference.ModelReadyResponse, error) {
+		ready, err := s.control.ModelReady(r.Name, r.Version)
+		return &inference.ModelReadyResponse{Ready: ready}, err
+	})
+}
+
+// ServerMetadata names the server, its version and its extensions.
+func (s *Service) ServerMetadata(ctx context.Context, _ *inference.ServerMetadataRequest) (*inference.ServerMetadataResponse, error) {
+	return answer(ctx, s, "ServerMetadata", infer.ActionMetadata, "", "", func() (*inference.ServerMetadataResponse, error) {
+		return s.control.ServerMetadata(), nil
+	})
+}
+
+// ModelMetadata describes a model's tensors.
+func (s *Service) ModelMetadata(ctx context.Context, r *inference.ModelMetadataRequest) (*inference.ModelMetadataResponse, error) {
+	return answer(ctx, s, "ModelMetadata", infer.ActionMetadata, r.Name, r.Version, func() (*inference.ModelMetadataResponse, error) {
+		return s.control.ModelMetadata(r.Name, r.Version)
+	})
+}
+
+// ModelConfig gives a model's configuration as it was completed.
+func (s *Service) ModelConfig(ctx context.Context, r *inference.ModelConfigRequest) (*inference.ModelConfigResponse, error) {
+	return answer(ctx, s, "ModelConfig", infer.ActionModelConfig, r.Name, r.Version, func() (*inference.ModelConfigResponse, error) {
+		cfg, err := s.control.ModelConfig(r.Name, r.Version)
+		return &inference.ModelConfigResponse{Config: cfg}, err
+	})
+}
+
+// ModelStatistics gives the counters of one or all models.
+func (s *Service) ModelStatistics(ctx context.Context, r *inference.ModelStatisticsRequest) (*inference.ModelStatisticsResponse, error) {
+	return answer(ctx, s, "ModelStatistics", infer.ActionStatistics, r.Name, r.Version, func() (*inference.ModelStatisticsResponse, error) {
+		return s.control.Statistics(r.Name, r.Version)
+	})
+}
+
+// RepositoryIndex lists the models and their states.
+func (s *Service) RepositoryIndex(ctx context.Context, r *inference.RepositoryIndexRequest) (*inference.RepositoryIndexResponse, error) {
+	return answer(ctx, s, "RepositoryIndex", infer.ActionModelRepository, "", "", func() (*inference.RepositoryIndexResponse, error) {
+		if r.RepositoryName != "" { // source of the text: the original over gRPC
+			return nil, infer.Errorf(infer.Unsupported, "'repository_name' specification is not supported")
+		}
+		return s.control.Index(r.Ready)
+	})
+}
+
+// LogSettings changes and gives the settings of the log.
+func (s *Service) LogSettings(ctx context.Context, r *inference.LogSettingsRequest) (*inference.LogSettingsResponse, error) {
+	return answer(ctx, s, "LogSettings", infer.ActionLogging, "", "", func() (*inference.LogSettingsResponse, error) {
+		return s.control.LogSettings(r)
+	})
+}
+
+// lacks answers a call of an extension that is not there, after the pipeline had its
+// say on who may ask.
+func lacks[T any](ctx context.Context, s *Service, method string, action infer.Action, model, feature string) (*T, error) {
+	return answer(ctx, s, method, action, model, "", func() (*T, error) {
+		return nil, infer.Errorf(infer.Unsupported, "%s: %s is not supported", method, feature)
+	})
+}
+
+const (
+	streamFeature  = "streaming inference"
+	controlFeature = "the model_repository extension's load and unload"
+	systemFeature  = "the system_shared_memory extension"
+	cudaFeature    = "the cuda_shared_memory extension"
+	traceFeature   = "the trace extension"
+)
+
+// ModelStreamInfer is not there yet.
+func (s *Service) ModelStreamInfer(stream grpc.BidiStreamingServer[inference.ModelInferRequest, inference.ModelStreamInferResponse]) error {
+	_, err := lacks[struct{}](stream.Context(), s, "ModelStreamInfer", infer.ActionInference, "", streamFeature)
+	return err
+}
+
+// RepositoryModelLoad is not there yet.
+func (s *Service) RepositoryModelLoad(ctx context.Context, r *inference.RepositoryModelLoadRequest) (*inference.RepositoryModelLoadResponse, error) {
+	return lacks[inference.RepositoryModelLoadResponse](ctx, s, "RepositoryModelLoad", infer.ActionModelRepository, r.ModelName, controlFeature)
+}
+
+// RepositoryModelUnload is not there yet.
+func (s *Service) RepositoryModelUnload(ctx context.Context, r *inference.RepositoryModelUnloadRequest) (*inference.RepositoryModelUnloadResponse, error) {
+	return lacks[inference.RepositoryModelUnloadResponse](ctx, s, "RepositoryModelUnload", infer.ActionModelRepository, r.ModelName, controlFeature)
+}
+
+// SystemSharedMemoryStatus is not there yet.
+func (s *Service) SystemSharedMemoryStatus(ctx context.Context, _ *inference.SystemSharedMemoryStatusRequest) (*inference.SystemSharedMemoryStatusResponse, error) {
+	return lacks[inference.SystemSharedMemoryStatusResponse](ctx, s, "SystemSharedMemoryStatus", infer.ActionSharedMemory, "", systemFeature)
+}
+
+// SystemSharedMemoryRegister is not there yet.
+func (s *Service) SystemSharedMemoryRegister(ctx context.Context, _ *inference.SystemSharedMemoryRegisterRequest) (*inference.SystemSharedMemoryRegisterResponse, error) {
+	return lacks[inference.SystemSharedMemoryRegisterResponse](ctx, s, "SystemSharedMemoryRegister", infer.ActionSharedMemory, "", systemFeature)
+}
+
+// SystemSharedMemoryUnregister is not there yet.
+func (s *Service) SystemSharedMemoryUnregister(ctx context.Context, _ *inference.SystemSharedMemoryUnregisterRequest) (*inference.SystemSharedMemoryUnregisterResponse, error) {
+	return lacks[inference.SystemSharedMemoryUnregisterResponse](ctx, s, "SystemSharedMemoryUnregister", infer.ActionSharedMemory, "", systemFeature)
+}
+
+// CudaSharedMemoryStatus is not there yet.
+func (s *Service) CudaSharedMemoryStatus(ctx context.Context, _ *inference.CudaSharedMemoryStatusRequest) (*inference.CudaSharedMemoryStatusResponse, error) {
+	return lacks[inference.CudaSharedMemoryStatusResponse](ctx, s, "CudaSharedMemoryStatus", infer.ActionSharedMemory, "", cudaFeature)
+}
+
+// CudaSharedMemoryRegister is not there yet.
+func (s *Service) CudaSharedMemoryRegister(ctx context.Context, _ *inference.CudaSharedMemoryRegisterRequest) (*inference.CudaSharedMemoryRegisterResponse, error) {
+	return lacks[inference.CudaSharedMemoryRegisterResponse](ctx, s, "CudaSharedMemoryRegister", infer.ActionSharedMemory, "", cudaFeature)
+}
+
+// CudaSharedMemoryUnregister is not there yet.
+func (s *Service) CudaSharedMemoryUnregister(ctx context.Context, _ *inference.CudaSharedMemoryUnregisterRequest) (*inference.CudaSharedMemoryUnregisterResponse, error) {
+	return lacks[inference.CudaSharedMemoryUnregisterResponse](ctx, s, "CudaSharedMemoryUnregister", infer.ActionSharedMemory, "", cudaFeature)
+}
+
+// TraceSetting is not there yet.
+func (s *Service) TraceSetting(ctx context.Context, r *inference.TraceSettingRequest) (*inference.TraceSettingResponse, error) {
+	return lacks[inference.TraceSettingResponse](ctx, s, "TraceSetting", infer.ActionTrace, r.ModelName, traceFeature)
+}

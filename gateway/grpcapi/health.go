@@ -1,0 +1,67 @@
+package grpcapi
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+func (s *Service) ready() bool { return !s.stopping.Load() && s.control.Ready() }
+
+func serving(ready bool) *healthgrpc.HealthCheckResponse {
+	if ready {
+		return &healthgrpc.HealthCheckResponse{Status: healthgrpc.HealthCheckResponse_SERVING}
+	}
+	return &healthgrpc.HealthCheckResponse{Status: healthgrpc.HealthCheckResponse_NOT_SERVING}
+}
+
+// Check is the server's readiness, whatever service is asked for, as in the original.
+// Source: grpc.health.v1; the original, asked with several service names.
+func (s *Service) Check(ctx context.Context, _ *healthgrpc.HealthCheckRequest) (*healthgrpc.HealthCheckResponse, error) {
+	return answer(ctx, s, "Check", infer.ActionHealth, "", "", func() (*healthgrpc.HealthCheckResponse, error) {
+		return serving(s.ready()), nil
+	})
+}
+
+// Watch sends the readiness and every change of it, until the caller leaves or the
+// service stops.
+func (s *Service) Watch(_ *healthgrpc.HealthCheckRequest, stream grpc.ServerStreamingServer[healthgrpc.HealthCheckResponse]) error {
+	var env infer.Envelope
+	ctx, done, err := s.open(stream.Context(), &env, infer.ActionHealth, "", "")
+	if err != nil {
+		return s.failed(stream.Context(), "Watch", nil, err)
+	}
+	defer done()
+	// without a change to tell, the channel must end with this call
+	watching, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ready, last, said := s.control.WatchReady(watching), false, false
+	for {
+		select {
+		case now, ok := <-ready:
+			if !ok {
+				ready, now = nil, false
+			}
+			now = now && !s.stopping.Load()
+			if said && now == last {
+				continue
+			}
+			if err := stream.Send(serving(now)); err != nil {
+				return err
+			}
+			last, said = now, true
+		case <-s.stop:
+			if last || !said {
+				if err := stream.Send(serving(false)); err != nil {
+					return err
+				}
+			}
+			return statusOf(ctx, infer.Refusef(infer.Unavailable, infer.ReasonStopping, stoppingText))
+		case <-ctx.Done():
+			return statusOf(ctx, ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package grpcapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/netutil"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+)
+
+// Config is the gRPC server in values. DefaultConfig is what the flags start from.
+// Source of names and defaults: the original's --grpc-… flags, reference A16.
+type Config struct {
+	ServiceConfig
+
+	Address    string
+	Port       int    // 0: any free one
+	ReusePort  bool   // SO_REUSEPORT
+	UnixSocket string // path of a Unix socket to listen on as well; "": none
+	TLS        TLS    // the zero value is plain text
+
+	// Compression of responses: none, low, medium or high; "" is none. The level is the
+	// process's, see RegisterEncodings.
+	Compression string
+
+	KeepaliveTime         time.Duration // idle time after which the client is pinged
+	KeepaliveTimeout      time.Duration // for its answer
+	PermitWithoutCalls    bool          // pings of clients without calls
+	MinPingInterval       time.Duration // pings of clients that come oftener are strikes; grpc-go allows 2
+	MaxConnectionAge      time.Duration // 0: no bound
+	MaxConnectionAgeGrace time.Duration // 0: no bound
+
+	MaxMessage     int64  // bytes of one message, decompressed; memory is taken as it arrives
+	MaxStreams     uint32 // calls in flight on one connection
+	MaxConnections int    // on each listener; further ones wait. 0: no bound
+	Workers        int    // goroutines that serve unary calls; 0: two for each core
+
+	StreamWindow     int32 // bytes that a client may send ahead on one call
+	ConnectionWindow int32 // and on one connection
+	BufferSize       int   // of reads and writes, for each connection
+}
+
+// TLS is a server certificate and how clients are checked. Names are of PEM files.
+type TLS struct {
+	Cert, Key string
+	Root      string // of clients' certificates
+	Mutual    bool   // clients must show one that Root signed
+}
+
+// DefaultConfig is a server without flags, on all addresses, port 8001. Windows and
+// buffers are those that were measured best for large tensors.
+func DefaultConfig() Config {
+	return Config{Address: "0.0.0.0", Port: 8001, Compression: "none", KeepaliveTime: 2 * time.Hour,
+		KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute, MaxMessage: math.MaxInt32, MaxStreams: 4096,
+		StreamWindow: 8 << 20, ConnectionWindow: 16 << 20, BufferSize: 64 << 10}
+}
+
+// Validate says everything that is wrong with c at once, or nil.
+func (c *Config) Validate() error {
+	var errs []error
+	if _, ok := compressionLevel(c.Compression); !ok {
+		errs = append(errs, fmt.Errorf("response compression level %q is not none, low, medium or high", c.Compression))
+	}
+	if c.MaxMessage <= 0 || c.MaxMessage > math.MaxInt32 {
+		errs = append(errs, fmt.Errorf("largest message %d is not in [1, %d]", c.MaxMessage, math.MaxInt32))
+	}
+	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		errs = append(errs, errors.New("TLS needs a certificate and a key"))
+	}
+	if c.TLS.Mutual && (c.TLS.Root == "" || c.TLS.Cert == "") {
+		errs = append(errs, errors.New("mutual TLS needs a certificate, a key and a root certificate"))
+	}
+	return errors.Join(errs...)
+}
+
+// Server serves a Service over grpc-go. Make it with NewServer; Serve runs it once.
+type Server struct {
+	service   *Service
+	grpc      *grpc.Server
+	listeners []net.Listener
+	addr      net.Addr
+}
+
+// NewServer checks cfg, reads the certificates and opens the listeners, so that Addr
+// is known; ctx bounds that. It accepts nothing before Serve. A server that is not served
+// is closed by Shutdown.
+func NewServer(ctx context.Context, cfg Config, deps Deps) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	RegisterEncodings(cfg.Compression)
+	cfg.CompressResponses = cfg.Compression != "none" && cfg.Compression != ""
+	service, err := NewService(cfg.ServiceConfig, deps)
+	if err != nil {
+		return nil, err
+	}
+	opts, err := options(&cfg, service)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{service: service, grpc: grpc.NewServer(opts...)}
+	service.Register(s.grpc)
+	reflection.Register(s.grpc)
+	if err := s.listen(ctx, &cfg); err != nil {
+		s.closeListeners()
+		return nil, err
+	}
+	return s, nil
+}
+
+func options(cfg *Config, service *Service) ([]grpc.ServerOption, error) {
+	workers := cfg.Workers
+	if workers == 0 {
+		workers = 2 * runtime.GOMAXPROCS(0)
+	}
+	opts := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(service.Codec()),
+		grpc.MaxRecvMsgSize(int(cfg.MaxMessage)),
+		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.MaxConcurrentStreams(cfg.MaxStreams),
+		grpc.MaxHeaderListSize(64 << 10),
+		grpc.ConnectionTimeout(20 * time.Second),
+		grpc.NumStreamWorkers(uint32(workers)),
+		grpc.InitialWindowSize(cfg.StreamWindow),
+		grpc.InitialConnWindowSize(cfg.ConnectionWindow),
+		grpc.ReadBufferSize(cfg.BufferSize),
+		grpc.WriteBufferSize(cfg.BufferSize),
+		grpc.SharedWriteBuffer(true),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.KeepaliveTime, Timeout: cfg.KeepaliveTimeout,
+			MaxConnectionAge: cfg.MaxConnectionAge, MaxConnectionAgeGrace: cfg.MaxConnectionAgeGrace}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.MinPingInterval,
+			PermitWithoutStream: cfg.PermitWithoutCalls}),
+	}
+	if cfg.TLS.Cert != "" {
+		t, err := cfg.TLS.config()
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, grpc.Creds(credentials.NewTLS(t)))
+	}
+	return opts, nil
+}
+
+func (s *Server) listen(ctx context.Context, cfg *Config) error {
+	add := func(network, address string, lc net.ListenConfig) (net.Addr, error) {
+		l, err := lc.Listen(ctx, network, address)
+		if err != nil {
+			return nil, fmt.Errorf("gRPC: %w", err)
+		}
+		addr := l.Addr()
+		if cfg.MaxConnections > 0 {
+			l = netutil.LimitListener(l, cfg.MaxConnections)
+		}
+		s.listeners = append(s.listeners, l)
+		return addr, nil
+	}
+	var lc net.ListenConfig
+	if cfg.ReusePort {
+		lc.Control = reusePort
+	}
+	var err error
+	if s.addr, err = add("tcp", net.JoinHostPort(cfg.Address, strconv.Itoa(cfg.Port)), lc); err != nil || cfg.UnixSocket == "" {
+		return err
+	}
+	if err := removeStale(cfg.UnixSocket); err != nil {
+		return err
+	}
+	_, err = add("unix", cfg.UnixSocket, net.ListenConfig{})
+	return err
+}
+
+// removeStale removes a socket that a server which has gone left behind; anything else
+// of that name stays and makes listening fail.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode()&os.ModeSocket == 0 {
+		return nil
+	}
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		return errors.Join(fmt.Errorf("gRPC: another server listens on %s", path), c.Close())
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("gRPC: %w", err)
+	}
+	return os.Remove(path)
+}
+
+func reusePort(_, _ string, c syscall.RawConn) error {
+	var failed error
+	err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+	return errors.Join(err, failed)
+}
+
+func (s *Server) closeListeners() {
+	for _, l := range s.listeners {
+		_ = l.Close() // nothing was accepted
+	}
+}
+
+// Addr is where the server listens over TCP.
+func (s *Server) Addr() net.Addr { return s.addr }
+
+// Service is the protocol that the server serves.
+func (s *Server) Service() *Service { return s.service }
+
+// Serve accepts connections until Shutdown, which makes it return nil, or until a
+// listener fails. Its goroutines have ended when it returns.
+func (s *Server) Serve() error {
+	ended := make(chan error, len(s.listeners))
+	for _, l := range s.listeners {
+		go func() { ended <- s.grpc.Serve(l) }()
+	}
+	var errs []error
+	for range s.listeners {
+		if err := <-ended; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			errs = append(errs, err)
+			s.service.Stop()
+			s.grpc.Stop() // one listener less is no server
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Shutdown refuses new connections and calls, waits for the calls in flight until ctx
+// ends, and then cuts them off; it says so by ctx's error.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.service.Stop()
+	defer s.closeListeners() // those that Serve never saw
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.grpc.GracefulStop()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		s.grpc.Stop()
+		<-done
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,189 @@
+package grpcapi
+
+import (
+	"context"
+	"regexp"
+	"sync"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/inference"
+	"github.com/sluice-serve/sluice/proto/modelconfig"
+)
+
+// Pipeline is where requests go; gateway/pipeline fits it.
+type Pipeline interface {
+	// Open decides by the envelope alone, before the message is read. On success the
+	// returned context is the call's and the func is called once when it has ended.
+	Open(ctx context.Context, env *infer.Envelope) (context.Context, func(), error)
+	// Infer answers a request by calling send on this goroutine; req is the caller's.
+	Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error
+}
+
+// Control answers everything that is no inference. A model or version that is not
+// there is an error of its own but for ModelReady, which says false.
+type Control interface {
+	Live() bool
+	Ready() bool
+	ModelReady(name, version string) (bool, error)
+	ServerMetadata() *inference.ServerMetadataResponse
+	ModelMetadata(name, version string) (*inference.ModelMetadataResponse, error)
+	ModelConfig(name, version string) (*modelconfig.ModelConfig, error)
+	Statistics(name, version string) (*inference.ModelStatisticsResponse, error)
+	Index(ready bool) (*inference.RepositoryIndexResponse, error)
+	LogSettings(*inference.LogSettingsRequest) (*inference.LogSettingsResponse, error)
+	// WatchReady sends what Ready would say: at once, then at every change, until ctx
+	// ends. The receiver may be slow; only the newest value counts. It is closed when
+	// nothing will follow.
+	WatchReady(ctx context.Context) <-chan bool
+}
+
+// Bodies gives counted memory of n bytes, undefined in content, whose one reference is
+// the caller's; gateway/memory fits it. Refusal is its error.
+type Bodies interface {
+	Body(n int64) (*infer.Buffer, error)
+}
+
+// Deps are the collaborators of a Service. Failed may be nil.
+type Deps struct {
+	Pipeline Pipeline
+	Control  Control
+	Bodies   Bodies
+	// Failed is told of every call that ends with an error, before the answer goes
+	// out; req is nil for all but ModelInfer. It is called by handlers, many at a time.
+	Failed func(ctx context.Context, method string, req *infer.Request, err error)
+}
+
+// Service is the v2 protocol over gRPC, whatever carries it. Make it with NewService.
+type Service struct {
+	inference.UnimplementedGRPCInferenceServiceServer
+	healthgrpc.UnimplementedHealthServer
+
+	pipeline Pipeline
+	control  Control
+	bodies   Bodies
+	failure  func(context.Context, string, *infer.Request, error)
+
+	forward  *regexp.Regexp // headers that become parameters; nil: none
+	standard bool
+	compress bool // responses, where the client takes it
+
+	stopping atomic.Bool
+	stop     chan struct{} // closed when stopping
+	stopOnce sync.Once
+
+	decoders sync.Pool // *decoder
+	frames   sync.Pool // *frame
+	outputs  sync.Pool // *output
+}
+
+// ServiceConfig says how a Service reads and writes. The zero value forwards no
+// headers, compresses nothing and uses the hand-written codec.
+type ServiceConfig struct {
+	// Forward is --grpc-header-forward-pattern: a regular expression that is looked for
+	// anywhere in a header's name, in any case; "": none.
+	Forward string
+	// StandardCodec decodes and encodes ModelInfer by generated code.
+	StandardCodec bool
+	// CompressResponses compresses ModelInfer's responses for clients that accept it.
+	CompressResponses bool
+}
+
+// NewService makes a Service. It fails on a pattern that is no regular expression.
+func NewService(cfg ServiceConfig, deps Deps) (*Service, error) {
+	s := &Service{pipeline: deps.Pipeline, control: deps.Control, bodies: deps.Bodies, failure: deps.Failed,
+		standard: cfg.StandardCodec, compress: cfg.CompressResponses, stop: make(chan struct{})}
+	if cfg.Forward != "" {
+		re, err := regexp.Compile("(?i)" + cfg.Forward)
+		if err != nil {
+			return nil, infer.Errorf(infer.InvalidArg, "header forward pattern: %w", err)
+		}
+		s.forward = re
+	}
+	return s, nil
+}
+
+// Register adds the inference and the health service to a transport, which must use
+// Codec for their messages.
+func (s *Service) Register(r grpc.ServiceRegistrar) {
+	desc := inference.GRPCInferenceService_ServiceDesc
+	if !s.standard {
+		desc.Methods = append([]grpc.MethodDesc(nil), desc.Methods...)
+		for i := range desc.Methods {
+			if desc.Methods[i].MethodName == "ModelInfer" {
+				desc.Methods[i].Handler = modelInfer
+			}
+		}
+	}
+	r.RegisterService(&desc, s)
+	r.RegisterService(&healthgrpc.Health_ServiceDesc, s)
+}
+
+// Stop makes the service refuse new calls with the original's text and end what
+// watches its health. Calls in flight go on.
+func (s *Service) Stop() {
+	s.stopOnce.Do(func() {
+		s.stopping.Store(true)
+		close(s.stop)
+	})
+}
+
+// failed makes the transport's error of err, and tells of it.
+func (s *Service) failed(ctx context.Context, method string, req *infer.Request, err error) error {
+	if s.failure != nil {
+		s.failure(ctx, method, req, err)
+	}
+	return statusOf(ctx, err)
+}
+
+// Codec encodes and decodes the messages of this service: *Call by hand, everything
+// else as protobuf does.
+func (s *Service) Codec() encoding.CodecV2 { return codec{s} }
+
+type codec struct{ s *Service }
+
+// Name is protobuf's own: on the wire nothing differs.
+func (codec) Name() string { return "proto" }
+
+func (codec) Marshal(v any) (mem.BufferSlice, error) {
+	switch m := v.(type) {
+	case *Call:
+		return m.reply, nil
+	case proto.Message:
+		b, err := proto.Marshal(m)
+		if err != nil {
+			return nil, err
+		}
+		return mem.BufferSlice{mem.SliceBuffer(b)}, nil
+	}
+	return nil, infer.Errorf(infer.Internal, "grpcapi: %T is no message", v)
+}
+
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	switch m := v.(type) {
+	case *Call:
+		if m.decoded {
+			return infer.Errorf(infer.Internal, "grpcapi: a second message in a unary call")
+		}
+		c.s.decode(m, data)
+		return nil
+	case proto.Message:
+		if err := unmarshal(data, m); err != nil {
+			return errMalformed
+		}
+		return nil
+	}
+	return infer.Errorf(infer.Internal, "grpcapi: %T is no message", v)
+}
+
+func unmarshal(data mem.BufferSlice, m proto.Message) error {
+	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer buf.Free()
+	return proto.Unmarshal(buf.ReadOnlyData(), m)
+}

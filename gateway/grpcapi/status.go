@@ -1,0 +1,66 @@
+package grpcapi
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// ReasonKey is the trailing metadata key that names why a call was refused; its
+// values are those of infer.Reason.
+const ReasonKey = "x-sluice-reason"
+
+// stoppingText is the original's answer to calls that come while it stops.
+// Source: reference A3, shutdown.
+const stoppingText = "GRPC server is shutting down and has stopped accepting new requests."
+
+// Code is the gRPC code of an infer.Code: the one of the same name.
+// Source: the original's gRPC map, reference A1.
+func Code(c infer.Code) codes.Code {
+	switch c {
+	case infer.Unknown:
+		return codes.Unknown
+	case infer.InvalidArg:
+		return codes.InvalidArgument
+	case infer.AlreadyExists:
+		return codes.AlreadyExists
+	case infer.Cancelled:
+		return codes.Canceled
+	case infer.Unauthenticated:
+		return codes.Unauthenticated
+	case infer.PermissionDenied:
+		return codes.PermissionDenied
+	case infer.NotFound:
+		return codes.NotFound
+	case infer.ResourceExhausted:
+		return codes.ResourceExhausted
+	case infer.Unsupported:
+		return codes.Unimplemented
+	case infer.Unavailable:
+		return codes.Unavailable
+	}
+	return codes.Internal
+}
+
+// statusOf makes the error that a transport sends: its code, its text, and its reason
+// in the trailing metadata. A call that ran past its own deadline is
+// DEADLINE_EXCEEDED, as gRPC names it. Errors that are a gRPC status already pass.
+func statusOf(ctx context.Context, err error) error {
+	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
+		return err
+	}
+	code, reason := Code(infer.CodeOf(err)), infer.ReasonOf(err)
+	if code == codes.Canceled && reason == infer.ReasonDeadline {
+		code = codes.DeadlineExceeded
+	}
+	if reason != "" && grpc.ServerTransportStreamFromContext(ctx) != nil {
+		// it fails only once the call is answered, and then nobody can be told
+		_ = grpc.SetTrailer(ctx, metadata.Pairs(ReasonKey, string(reason)))
+	}
+	return status.Error(code, err.Error())
+}
