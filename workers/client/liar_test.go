@@ -1,0 +1,148 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/sluice-serve/sluice/infer"
+	workerpb "github.com/sluice-serve/sluice/proto/worker"
+	"github.com/sluice-serve/sluice/workers"
+	"github.com/sluice-serve/sluice/workers/shm"
+	"github.com/sluice-serve/sluice/workers/wire"
+	"google.golang.org/grpc"
+)
+
+const lieEnv = "SLUICE_TEST_LIE"
+
+// liar is a worker that answers the first batch of every mailbox with a lie.
+type liar struct {
+	workerpb.UnimplementedWorkerServer
+	shared *workers.Shared
+}
+
+func (l *liar) Hello(context.Context, *workerpb.HelloRequest) (*workerpb.HelloResponse, error) {
+	return &workerpb.HelloResponse{Protocol: 1, Pid: int64(os.Getpid()), LocalLane: true,
+		Backends: []*workerpb.Backend{{Name: "identity"}}, Devices: []*workerpb.Device{{}}}, nil
+}
+
+func (l *liar) Watch(_ *workerpb.WatchRequest, s workerpb.Worker_WatchServer) error {
+	<-s.Context().Done()
+	return nil
+}
+
+func (l *liar) Load(_ context.Context, m *workerpb.LoadRequest) (*workerpb.LoadResponse, error) {
+	for _, inst := range m.Instances {
+		box, err := l.shared.Lane.Mailbox(int(inst.Mailbox))
+		if err != nil {
+			return nil, err
+		}
+		go func() {
+			off, n, err := box.Take(0)
+			if err == nil {
+				err = l.lie(os.Getenv(lieEnv), inst.Mailbox, off, n)
+			}
+			if err != nil {
+				os.Exit(1)
+			}
+		}()
+	}
+	return &workerpb.LoadResponse{}, nil
+}
+
+func (l *liar) lie(kind string, box uint32, off, n int64) error {
+	var b wire.Batch
+	src, err := l.shared.Requests.View(off, n)
+	if err == nil {
+		err = wire.DecodeBatch(src, &b)
+	}
+	if err != nil {
+		return err
+	}
+	output := wire.Output{Name: "OUTPUT0", Datatype: infer.Uint8, Shape: []int64{4}, Data: wire.Segment{Offset: 0, Length: 4}}
+	r := wire.Result{ID: b.ID, Outputs: []wire.Output{output}}
+	c := shm.Completion{Batch: b.ID, Mailbox: box}
+	switch kind {
+	case "output outside":
+		r.Outputs[0].Data.Offset = 1 << 40
+	case "response outside":
+		r.Outputs, r.Responses = nil, []wire.Response{{Index: 7, Final: true, Outputs: r.Outputs}}
+	case "other batch":
+		c.Batch++
+	case "other batch inside":
+		r.ID++
+	case "other mailbox":
+		c.Mailbox++
+	}
+	d := wire.AppendResult(nil, &r)
+	mem, err := l.shared.Responses.Alloc(int64(len(d)))
+	if err != nil {
+		return err
+	}
+	copy(mem, d)
+	c.Offset, _ = l.shared.Responses.Offset(mem)
+	c.Length = int64(len(d))
+	switch kind {
+	case "descriptor outside":
+		c.Offset = math.MaxInt64 - 1
+	case "descriptor of all memory":
+		c.Length = l.shared.Responses.Size()
+	case "garbage":
+		for i := range mem {
+			mem[i] = 0xff
+		}
+	}
+	return l.shared.Lane.Complete(c)
+}
+
+func runLiar() error {
+	conn, shared, err := workers.Inherit()
+	if err != nil {
+		return err
+	}
+	s := grpc.NewServer()
+	workerpb.RegisterWorkerServer(s, &liar{shared: shared})
+	return s.Serve(&oneListener{conn: conn})
+}
+
+// oneListener accepts one connection; the second Accept ends the process, some time
+// after its connection has.
+type oneListener struct {
+	conn net.Conn
+	done bool
+}
+
+func (l *oneListener) Accept() (net.Conn, error) {
+	if l.done {
+		select {} // until it is killed
+	}
+	l.done = true
+	return l.conn, nil
+}
+
+func (l *oneListener) Close() error { return nil }
+
+func (l *oneListener) Addr() net.Addr { return l.conn.LocalAddr() }
+
+// A worker that lies is replaced; its batch is lost and nothing else happens.
+func TestLiar(t *testing.T) {
+	for _, kind := range []string{"output outside", "response outside", "other batch", "other batch inside", "other mailbox",
+		"descriptor outside", "descriptor of all memory", "garbage"} {
+		t.Run(kind, func(t *testing.T) {
+			l := as("liar")
+			l.Env = append(l.Env, lieEnv+"="+kind)
+			w := start(t, Config{Local: []LocalWorker{l}, Backoff: time.Millisecond, KillAfter: 10 * time.Millisecond})
+			v := load(t, w, spec(1, nil))
+			b, results := newBatch(1, 4)
+			v.Executor(0).Execute(b)
+			if r := wait(t, results); !errors.Is(r.Err, infer.ErrWorkerLost) {
+				t.Errorf("got %+v", r)
+			}
+			eventually(t, "a restart", func() bool { return w.States()[0].Restarts > 0 })
+		})
+	}
+}
