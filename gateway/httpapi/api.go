@@ -1,0 +1,159 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"regexp"
+	"sync"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/inference"
+	"github.com/sluice-serve/sluice/proto/modelconfig"
+)
+
+// Pipeline is where requests go.
+type Pipeline interface {
+	// Open admits a call before its body is read. The returned context goes with the
+	// call; the func is called once when it is over, and only when there was no error.
+	Open(ctx context.Context, env *infer.Envelope) (context.Context, func(), error)
+	// Infer executes a request and calls send, on the calling goroutine, for each
+	// response.
+	Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error
+}
+
+// Control answers what is no inference. Versions are as the client wrote them, "" for
+// none; errors are infer's. The messages stay the callee's and are only read.
+type Control interface {
+	Live() bool
+	Ready() bool
+	ModelReady(name, version string) (bool, error)
+	ServerMetadata() *inference.ServerMetadataResponse
+	ModelMetadata(name, version string) (*inference.ModelMetadataResponse, error)
+	ModelConfig(name, version string) (*modelconfig.ModelConfig, error)
+	// Statistics of one model, or with an empty name of all.
+	Statistics(name, version string) (*inference.ModelStatisticsResponse, error)
+	Index(ready bool) (*inference.RepositoryIndexResponse, error)
+	// LogSettings changes what settings names and returns all settings.
+	LogSettings(req *inference.LogSettingsRequest) (*inference.LogSettingsResponse, error)
+	// RawInput gives name, datatype and shape of the one input that a raw binary
+	// request of size bytes is for; its Data is not set. For BYTES the size is that of
+	// the single element.
+	RawInput(model, version string, size int64) (infer.Tensor, error)
+}
+
+// Bodies hands out counted memory for request bodies; gateway/memory fits.
+type Bodies interface {
+	// Body gives n bytes of undefined content; the caller holds the one reference.
+	Body(n int64) (*infer.Buffer, error)
+}
+
+// Limits bound what one call may make the server do. Zero fields take the default.
+type Limits struct {
+	// MaxJSON bytes of JSON in a request, and of a body once it is decompressed;
+	// default 64 MiB. Source: --http-max-input-size of the original.
+	MaxJSON int64
+	// MaxBody bytes of a whole body as it arrives; default 2 GiB - 1, what gRPC allows.
+	MaxBody int64
+	// MaxRatio of decompressed to compressed bytes, looked at from 8 MiB on;
+	// default 256.
+	MaxRatio int64
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.MaxJSON <= 0 {
+		l.MaxJSON = 64 << 20
+	}
+	if l.MaxBody <= 0 {
+		l.MaxBody = 1<<31 - 1
+	}
+	if l.MaxRatio <= 0 {
+		l.MaxRatio = 256
+	}
+	return l
+}
+
+// APIConfig is what the protocol can be told.
+type APIConfig struct {
+	Limits
+	// HeaderForward is a regular expression (RE2); headers whose name it matches, in
+	// any part and any case, become string parameters of the request under their
+	// lower-case name. "" forwards none. Source: --http-header-forward-pattern.
+	HeaderForward string
+}
+
+// APIDeps are the API's collaborators; all but Log are needed.
+type APIDeps struct {
+	Pipeline Pipeline
+	Control  Control
+	Bodies   Bodies
+	Log      *slog.Logger // nil: none
+}
+
+// API speaks the protocol.
+type API struct {
+	limits   Limits
+	forward  *regexp.Regexp // nil: none
+	pipeline Pipeline
+	control  Control
+	bodies   Bodies
+	log      *slog.Logger
+
+	exchanges sync.Pool // of *exchange
+	deflaters deflaters
+}
+
+// NewAPI makes an API. Its error is a HeaderForward that is no regular expression.
+func NewAPI(c APIConfig, d APIDeps) (*API, error) {
+	a := &API{limits: c.withDefaults(), pipeline: d.Pipeline, control: d.Control, bodies: d.Bodies, log: d.Log}
+	if a.log == nil {
+		a.log = slog.New(slog.DiscardHandler)
+	}
+	if c.HeaderForward != "" {
+		re, err := regexp.Compile("(?i)" + c.HeaderForward)
+		if err != nil {
+			return nil, fmt.Errorf("header forward pattern: %w", err)
+		}
+		a.forward = re
+	}
+	return a, nil
+}
+
+// Header is how a transport shows the fields of a call.
+type Header interface {
+	// Get gives the first value of a field, "" where absent. name is in canonical
+	// form ("Content-Encoding").
+	Get(name string) string
+	// Each calls f for each field with its first value until it returns false.
+	Each(f func(name, value string) bool)
+}
+
+// Call is one call as a transport hands it over. It is valid until Serve returns.
+type Call struct {
+	Method string
+	Path   string // as sent, percent-encoded, without the query
+	Header Header
+	Body   io.Reader // never nil; its errors are those of the transport
+	Length int64     // bytes of Body; -1: unknown
+	Remote netip.AddrPort
+	Unix   bool
+}
+
+// Serve answers one call into reply, which the caller writes out and then Releases.
+// ctx ends when the client has gone.
+func (a *API) Serve(ctx context.Context, call *Call, reply *Reply) {
+	rt, ok := parsePath(call.Path)
+	switch {
+	case !ok:
+		reply.text(404, "Not Found")
+	case !rt.allows(call.Method):
+		reply.text(405, "Method Not Allowed")
+		reply.Set("Allow", rt.methods())
+	case rt.kind == routeInfer:
+		a.serveInfer(ctx, call, rt, reply)
+	default:
+		a.serveControl(ctx, call, rt, reply)
+	}
+}

@@ -1,0 +1,190 @@
+package httpapi
+
+import (
+	"encoding/binary"
+	"strconv"
+
+	"github.com/sluice-serve/sluice/gateway/httpapi/internal/json"
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// decoupledText is the original's word on a model that answers more or less than once.
+const decoupledText = "HTTP end point doesn't support models with decoupled transaction policy"
+
+// send encodes the one response of an inference; it fits infer.SendFunc.
+func (x *exchange) send(resp *infer.Response) error {
+	x.sent++
+	if x.sent > 1 || !resp.Final {
+		resp.Memory.Release()
+		x.fault = infer.Errorf(infer.Unsupported, decoupledText)
+		return x.fault
+	}
+	x.reply.reset()
+	x.reply.memory = resp.Memory
+	if err := x.encode(resp); err != nil {
+		x.fault = err
+		return err
+	}
+	return nil
+}
+
+// encode writes the JSON part and names the binary outputs behind it.
+func (x *exchange) encode(resp *infer.Response) error {
+	r := x.reply
+	r.Status = 200
+	b := append(r.buf[:0], '{')
+	if resp.ID != "" {
+		b = append(json.AppendString(append(b, `"id":`...), resp.ID), ',')
+	}
+	b = json.AppendString(append(b, `"model_name":`...), resp.Model)
+	b = json.AppendString(append(b, `,"model_version":`...), resp.Version)
+	if len(resp.Params) > 0 {
+		b = appendParams(append(b, `,"parameters":`...), resp.Params)
+	}
+	b = append(b, `,"outputs":[`...)
+	binaries, size := 0, int64(0)
+	for i := range resp.Outputs {
+		o := &resp.Outputs[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendTensorHead(b, o)
+		if x.wantsBinary(o.Name) {
+			binaries++
+			size += int64(len(o.Data))
+			b = strconv.AppendInt(append(b, `,"parameters":{"binary_data_size":`...), int64(len(o.Data)), 10)
+			b = append(b, '}', '}')
+			continue
+		}
+		var err error
+		if b, err = appendTensorData(b, o); err != nil {
+			r.buf = b
+			return err
+		}
+	}
+	b = append(b, ']', '}')
+	r.buf = b
+	if binaries == 0 {
+		r.ContentType = typeJSON
+		r.memory.Release()
+		r.memory = nil
+		r.setBody(b)
+		return nil
+	}
+	r.ContentType = typeBinary
+	r.HeaderLength = int64(len(b))
+	x.binaries(resp, b, size)
+	return nil
+}
+
+// binaries puts the binary outputs behind the JSON: small ones into the same chunk,
+// others by reference.
+func (x *exchange) binaries(resp *infer.Response, b []byte, size int64) {
+	r := x.reply
+	if int64(len(b))+size <= coalesce {
+		for i := range resp.Outputs {
+			if x.wantsBinary(resp.Outputs[i].Name) {
+				b = append(b, resp.Outputs[i].Data...)
+			}
+		}
+		r.memory.Release()
+		r.memory = nil
+		r.setBody(b)
+		return
+	}
+	r.setBody(b)
+	for i := range resp.Outputs {
+		if o := &resp.Outputs[i]; len(o.Data) > 0 && x.wantsBinary(o.Name) {
+			r.Chunks = append(r.Chunks, o.Data)
+		}
+	}
+	r.Length += size
+}
+
+// wantsBinary says how an output is to be sent. binary_data_output counts only where
+// the request lists no outputs, as in the original.
+func (x *exchange) wantsBinary(name string) bool {
+	if x.raw {
+		return true
+	}
+	if len(x.outputs) == 0 {
+		return x.binaryOutput
+	}
+	for i := range x.m.req.Outputs {
+		if x.m.req.Outputs[i].Name == name {
+			return x.outputs[i].binary
+		}
+	}
+	return false
+}
+
+func appendTensorHead(b []byte, o *infer.Tensor) []byte {
+	b = json.AppendString(append(b, `{"name":`...), o.Name)
+	b = append(append(b, `,"datatype":"`...), o.Datatype.String()...)
+	b = append(b, `","shape":[`...)
+	for i, n := range o.Shape {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, n, 10)
+	}
+	return append(b, ']')
+}
+
+// appendTensorData writes an output's data as JSON. Its size is held against its shape:
+// what does not fit is a fault of the model, never an answer.
+func appendTensorData(b []byte, o *infer.Tensor) ([]byte, error) {
+	if o.Datatype == infer.FP16 || o.Datatype == infer.BF16 {
+		return b, infer.Errorf(infer.InvalidArg,
+			"sending %s data via JSON is not supported. Please use the binary data format for output", o.Datatype)
+	}
+	want, err := infer.ByteSize(o.Datatype, o.Shape)
+	if err != nil {
+		return b, infer.Errorf(infer.Internal, "output '%s': %w", o.Name, err)
+	}
+	if want >= 0 && want != int64(len(o.Data)) {
+		return b, infer.Errorf(infer.Internal, "output '%s' of shape %v has %d bytes, want %d", o.Name, o.Shape, len(o.Data), want)
+	}
+	b = append(b, `,"data":`...)
+	b, ok := json.AppendData(b, o.Datatype, o.Data)
+	if !ok {
+		return b, incompleteString(o)
+	}
+	return append(b, '}'), nil
+}
+
+// incompleteString is the fault of a BYTES output whose last element runs past its end.
+func incompleteString(o *infer.Tensor) error {
+	data := o.Data
+	for len(data) >= 4 {
+		l := int64(binary.LittleEndian.Uint32(data))
+		if l > int64(len(data)-4) {
+			return infer.Errorf(infer.Internal, "output '%s': an element is %d bytes long, only %d are left", o.Name, l, len(data)-4)
+		}
+		data = data[4+l:]
+	}
+	return infer.Errorf(infer.Internal, "output '%s': %d bytes are left, too few for an element", o.Name, len(data))
+}
+
+func appendParams(b []byte, params infer.Params) []byte {
+	b = append(b, '{')
+	for i := range params {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(json.AppendString(b, params[i].Name), ':')
+		switch v := &params[i].Value; v.Kind {
+		case infer.KindBool:
+			b = strconv.AppendBool(b, v.Bool)
+		case infer.KindInt64:
+			b = strconv.AppendInt(b, v.Int, 10)
+		case infer.KindUint64:
+			b = strconv.AppendUint(b, uint64(v.Int), 10)
+		case infer.KindDouble:
+			b = json.AppendFloat(b, v.Double, 64)
+		default:
+			b = json.AppendString(b, v.Str)
+		}
+	}
+	return append(b, '}')
+}

@@ -1,0 +1,224 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// exchange is what one inference needs while it lasts; it is pooled, its message is
+// not.
+type exchange struct {
+	decoder
+	api   *API
+	m     *message
+	reply *Reply
+	json  []byte // the request's JSON part
+	body  bodyReader
+	inf   inflater
+	raw   bool  // a raw binary request: all outputs binary
+	sent  int   // responses so far
+	fault error // what is wrong with the response
+}
+
+func (a *API) exchange(reply *Reply) *exchange {
+	x, ok := a.exchanges.Get().(*exchange)
+	if !ok {
+		x = &exchange{api: a}
+	}
+	x.reply, x.m = reply, &message{}
+	return x
+}
+
+// free readies the exchange for another call.
+func (x *exchange) free() {
+	x.decoder.reset()
+	x.m, x.reply, x.raw, x.sent, x.fault = nil, nil, false, 0, nil
+	x.body, x.inf.in, x.inf.r = bodyReader{}, counter{}, nil
+	if cap(x.json) > keepBuffer {
+		x.json = nil
+	}
+	x.s.Reset(nil)
+	x.api.exchanges.Put(x)
+}
+
+// envelope fills in what is known before the body.
+func (a *API) envelope(env *infer.Envelope, call *Call, rt route) {
+	*env = infer.Envelope{Protocol: "http", Action: routes[rt.kind].action, Model: rt.model, Version: rt.version,
+		RequestID: call.Header.Get("X-Request-Id"), Remote: call.Remote, Unix: call.Unix, BodySize: call.Length,
+		Header: call.Header.Get}
+}
+
+// serveInfer is one inference from headers to answer.
+func (a *API) serveInfer(ctx context.Context, call *Call, rt route, reply *Reply) {
+	x := a.exchange(reply)
+	defer x.free()
+	m := x.m
+	m.req.Times.RequestStart = infer.Now()
+	m.req.Model, m.req.Version = rt.model, rt.version
+	a.envelope(&m.env, call, rt)
+	ctx, done, err := a.pipeline.Open(ctx, &m.env)
+	if err != nil {
+		a.refuse(ctx, x, err)
+		return
+	}
+	defer done()
+	if err = x.decode(ctx, call); err == nil {
+		err = a.pipeline.Infer(ctx, &m.req, x.send)
+	}
+	m.req.Memory.Release() // what a batch still reads it holds itself
+	if x.fault != nil {
+		err = x.fault
+	} else if err == nil && x.sent == 0 {
+		err = infer.Errorf(infer.Internal, "model '%s' gave no response", rt.model)
+	}
+	if err != nil {
+		a.refuse(ctx, x, err)
+		return
+	}
+	if encoding := acceptEncoding(call.Header.Get("Accept-Encoding")); encoding != "" {
+		if err := a.deflaters.compress(reply, encoding); err != nil {
+			a.refuse(ctx, x, err)
+		}
+	}
+}
+
+// refuse answers with an error and logs it, once.
+func (a *API) refuse(ctx context.Context, x *exchange, err error) {
+	x.reply.fail(err)
+	if _, ok := err.(unsupportedEncoding); ok {
+		x.reply.Set("Accept-Encoding", "gzip, deflate")
+	}
+	level := slog.LevelDebug
+	if x.reply.Status >= 500 && infer.CodeOf(err) == infer.Internal {
+		level = slog.LevelError
+	}
+	if a.log.Enabled(ctx, level) {
+		a.log.LogAttrs(ctx, level, "inference failed", slog.String("request_id", clip(x.m.req.ID)),
+			slog.String("model", clip(x.m.req.Model)), slog.String("version", x.m.req.Version),
+			slog.String("code", infer.CodeOf(err).String()), slog.String("error", err.Error()))
+	}
+}
+
+// clip bounds what a client can write into a log line.
+func clip(s string) string { return s[:min(len(s), 128)] }
+
+// unsupportedEncoding is the refusal of a Content-Encoding.
+type unsupportedEncoding struct{ error }
+
+// Unwrap gives the error with its code.
+func (e unsupportedEncoding) Unwrap() error { return e.error }
+
+// decode reads headers and body into the request.
+func (x *exchange) decode(ctx context.Context, call *Call) error {
+	a := x.api
+	x.body = bodyReader{ctx: ctx, from: call.Body, length: call.Length, limit: a.limits.MaxBody, model: x.m.req.Model}
+	b := &x.body
+	if call.Length > a.limits.MaxBody {
+		return bodyTooLarge(call.Length, a.limits.MaxBody)
+	}
+	switch encoding := call.Header.Get("Content-Encoding"); encoding {
+	case "", "identity":
+	case "gzip", "deflate":
+		if call.Length == 0 {
+			break
+		}
+		if err := x.inf.open(call.Body, encoding, a.limits.MaxRatio); err != nil {
+			return b.fault(err)
+		}
+		b.from, b.length, b.limit = &x.inf, -1, a.limits.MaxJSON
+	default:
+		return unsupportedEncoding{infer.Errorf(infer.Unsupported, "Unsupported compression type")}
+	}
+	length, err := headerLength(call.Header.Get("Inference-Header-Content-Length"), b.length)
+	if err != nil {
+		return err
+	}
+	if length == 0 {
+		x.raw = true
+		err = x.rawRequest(b, a.bodies, a.control)
+	} else {
+		err = x.jsonRequest(b, length)
+	}
+	if err != nil {
+		return err
+	}
+	return x.forward(call.Header)
+}
+
+// headerLength is how much of a body is JSON: -1 for all of a body of unknown length,
+// 0 for a raw binary request.
+func headerLength(field string, length int64) (int64, error) {
+	if field == "" {
+		return length, nil
+	}
+	n, err := strconv.ParseInt(field, 10, 64)
+	if err != nil || n < 0 || length >= 0 && n > length {
+		if length < 0 {
+			return 0, infer.Errorf(infer.InvalidArg, "inference header size should be positive, got: %s", clip(field))
+		}
+		return 0, infer.Errorf(infer.InvalidArg, "inference header size should be in range (0, %d), got: %s", length, clip(field))
+	}
+	return n, nil
+}
+
+// jsonRequest reads the JSON part of so many bytes and the tensors behind it.
+func (x *exchange) jsonRequest(b *bodyReader, length int64) (err error) {
+	if x.json, err = b.prefix(x.json, length, x.api.limits.MaxJSON); err != nil {
+		return err
+	}
+	if length < 0 && len(x.json) == 0 {
+		x.raw = true
+		return x.rawRequest(&bodyReader{ctx: b.ctx, from: strings.NewReader(""), model: b.model}, x.api.bodies, x.api.control)
+	}
+	if err = x.document(x.json); err != nil {
+		x.m.req.ID = x.idIn()
+		return err
+	}
+	x.fill(x.m)
+	x.m.req.Memory, err = x.tensors(b, x.api.bodies, x.m.req.Inputs)
+	return err
+}
+
+// idIn is the request's id as far as it was read, for the log.
+func (x *exchange) idIn() string { return string(x.text[x.id.from:x.id.to]) }
+
+// forward turns the headers that the pattern matches into parameters. A parameter of
+// the body goes before a header of its name.
+// Source: --http-header-forward-pattern; the refusal of reserved names is 2.7x's.
+func (x *exchange) forward(h Header) (err error) {
+	re := x.api.forward
+	if re == nil {
+		return nil
+	}
+	req := &x.m.req
+	h.Each(func(name, value string) bool {
+		if !re.MatchString(name) {
+			return true
+		}
+		name = strings.ToLower(name)
+		if reservedName(name) {
+			err = infer.Errorf(infer.InvalidArg, "Header '%s' is reserved for Triton usage and cannot be forwarded.", name)
+			return false
+		}
+		if _, ok := req.Params.Get(name); !ok {
+			req.Params = append(req.Params, infer.Param{Name: name, Value: infer.Value{Kind: infer.KindString, Str: value}})
+		}
+		return true
+	})
+	return err
+}
+
+func reservedName(name string) bool {
+	switch name {
+	case "sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output":
+		return true
+	}
+	return strings.HasPrefix(name, "triton_")
+}
+
+var _ io.Reader = (*inflater)(nil)

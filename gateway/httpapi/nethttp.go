@@ -1,0 +1,184 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// handler carries calls between net/http and the API.
+type handler struct {
+	api     *API
+	timeout time.Duration // Config.BodyTimeout
+	rate    int64         // Config.MinRate
+	calls   sync.Pool     // of *httpCall
+}
+
+// httpCall is the transport's part of one call.
+type httpCall struct {
+	Call
+	header fields
+	body   progress
+	reply  Reply
+	length [1]string // Content-Length
+	json   [1]string // Inference-Header-Content-Length
+}
+
+// connKey is the key of *connInfo in a connection's context.
+type connKey struct{}
+
+// connInfo is what is known of a connection.
+type connInfo struct {
+	remote netip.AddrPort
+	unix   bool
+}
+
+// connContext fits http.Server.ConnContext.
+func connContext(ctx context.Context, c net.Conn) context.Context {
+	info := &connInfo{}
+	switch a := c.RemoteAddr().(type) {
+	case *net.TCPAddr:
+		info.remote = a.AddrPort()
+	case *net.UnixAddr:
+		info.unix = true
+	}
+	return context.WithValue(ctx, connKey{}, info)
+}
+
+// ServeHTTP implements http.Handler.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c, ok := h.calls.Get().(*httpCall)
+	if !ok {
+		c = &httpCall{}
+	}
+	c.header.h = r.Header
+	c.Call = Call{Method: r.Method, Path: r.URL.EscapedPath(), Header: &c.header, Length: r.ContentLength}
+	if info, ok := r.Context().Value(connKey{}).(*connInfo); ok {
+		c.Remote, c.Unix = info.remote, info.unix
+	}
+	c.body = progress{r: r.Body, w: w, timeout: h.timeout, rate: h.rate}
+	c.Body = &c.body
+	h.api.Serve(r.Context(), &c.Call, &c.reply)
+	c.body.done()
+	h.write(w, c)
+	c.reply.Release()
+	c.Call, c.header.h, c.body = Call{}, nil, progress{}
+	h.calls.Put(c)
+}
+
+// write sends the reply. What goes wrong with the connection here has nobody left to
+// be told: net/http ends it.
+func (h *handler) write(w http.ResponseWriter, c *httpCall) {
+	r, header := &c.reply, w.Header()
+	header["Content-Type"] = contentType(r.ContentType)
+	c.length[0] = strconv.FormatInt(r.Length, 10)
+	header["Content-Length"] = c.length[:]
+	if r.HeaderLength >= 0 {
+		c.json[0] = strconv.FormatInt(r.HeaderLength, 10)
+		header["Inference-Header-Content-Length"] = c.json[:]
+	}
+	for _, f := range r.Fields {
+		header.Set(f.Name, f.Value)
+	}
+	large := r.Length > coalesce
+	control := http.NewResponseController(w)
+	if large {
+		_ = control.SetWriteDeadline(deadline(h.timeout, r.Length, h.rate)) // an old transport without deadlines still writes
+	}
+	w.WriteHeader(r.Status)
+	for _, chunk := range r.Chunks {
+		if _, err := w.Write(chunk); err != nil {
+			return
+		}
+	}
+	if large {
+		_ = control.Flush()
+		_ = control.SetWriteDeadline(time.Time{})
+	} else if r.Length > 2048 {
+		_ = control.Flush() // the pooled buffers may be used again once written
+	}
+}
+
+// deadline is when so many bytes must be through.
+func deadline(timeout time.Duration, bytes, rate int64) time.Time {
+	return time.Now().Add(timeout + time.Duration(bytes/rate)*time.Second)
+}
+
+// contentType gives the shared value of a field: net/http only reads it.
+func contentType(t string) []string {
+	switch t {
+	case typeJSON:
+		return []string{typeJSON}
+	case typeBinary:
+		return []string{typeBinary}
+	}
+	return []string{t}
+}
+
+// fields shows a net/http header. Its names are canonical there, whatever was sent.
+type fields struct{ h http.Header }
+
+// Get implements Header.
+func (f *fields) Get(name string) string {
+	if v := f.h[name]; len(v) > 0 {
+		return v[0]
+	}
+	return f.h.Get(name)
+}
+
+// Each implements Header.
+func (f *fields) Each(visit func(name, value string) bool) {
+	for name, v := range f.h {
+		if len(v) > 0 && !visit(name, v[0]) {
+			return
+		}
+	}
+}
+
+// progress is a body that must arrive at a least rate: the connection's read deadline
+// moves on with what has come.
+type progress struct {
+	r       io.Reader
+	w       http.ResponseWriter
+	timeout time.Duration
+	rate    int64
+	read    int64
+	start   time.Time
+	renew   int64 // read count at which the deadline moves
+	armed   bool
+}
+
+// Read implements io.Reader.
+func (p *progress) Read(b []byte) (int, error) {
+	if !p.armed && p.start.IsZero() || p.armed && p.read >= p.renew {
+		p.arm()
+	}
+	n, err := p.r.Read(b)
+	p.read += int64(n)
+	if err != nil {
+		p.done()
+	}
+	return n, err
+}
+
+func (p *progress) arm() {
+	if p.start.IsZero() {
+		p.start = time.Now()
+	}
+	at := p.start.Add(p.timeout + time.Duration(p.read/p.rate)*time.Second)
+	p.armed = http.NewResponseController(p.w).SetReadDeadline(at) == nil
+	p.renew = p.read + max(p.rate*int64(p.timeout/time.Second)/4, 4096)
+}
+
+// done lifts the deadline: the read that watches for the client's leaving has none.
+func (p *progress) done() {
+	if p.armed {
+		p.armed = false
+		_ = http.NewResponseController(p.w).SetReadDeadline(time.Time{})
+	}
+}

@@ -1,0 +1,76 @@
+package httpapi
+
+import (
+	"github.com/sluice-serve/sluice/infer"
+)
+
+const (
+	typeJSON   = "application/json"
+	typeBinary = "application/octet-stream"
+	typeText   = "text/plain"
+)
+
+// coalesce is the size up to which an answer is copied into one chunk.
+const coalesce = 16 << 10
+
+// keepBuffer is the most memory that a pooled buffer keeps for the next call.
+const keepBuffer = 256 << 10
+
+// Field is one header field of a reply.
+type Field struct{ Name, Value string }
+
+// Reply is one answer: what a transport writes out. The zero value is ready for Serve;
+// a transport may use one again after Release.
+type Reply struct {
+	Status      int
+	ContentType string
+	// HeaderLength is Inference-Header-Content-Length; -1 where there is none.
+	HeaderLength int64
+	Fields       []Field // all others but Content-Length
+	Chunks       [][]byte
+	Length       int64 // the chunks' bytes together, for Content-Length
+
+	buf    []byte // JSON, small answers, compressed bodies
+	spare  []byte // the other buffer of a compressed answer
+	memory *infer.Buffer
+}
+
+// Set adds a field.
+func (r *Reply) Set(name, value string) { r.Fields = append(r.Fields, Field{name, value}) }
+
+// Release gives back the memory under the chunks once they are written.
+func (r *Reply) Release() {
+	r.reset()
+	if cap(r.buf) > keepBuffer {
+		r.buf = nil
+	}
+	if cap(r.spare) > keepBuffer {
+		r.spare = nil
+	}
+}
+
+// reset drops what the reply holds.
+func (r *Reply) reset() {
+	r.Status, r.ContentType, r.HeaderLength, r.Length = 0, "", -1, 0
+	clear(r.Fields)
+	clear(r.Chunks)
+	r.Fields, r.Chunks = r.Fields[:0], r.Chunks[:0]
+	if r.memory != nil {
+		r.memory.Release()
+		r.memory = nil
+	}
+}
+
+// setBody makes b, which grew from r.buf, the whole body.
+func (r *Reply) setBody(b []byte) {
+	r.buf = b
+	r.Chunks = append(r.Chunks[:0], b)
+	r.Length = int64(len(b))
+}
+
+// empty is an answer without a body.
+func (r *Reply) empty(status int) {
+	r.reset()
+	r.Status = status
+	r.ContentType = typeText
+}

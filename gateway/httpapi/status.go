@@ -1,0 +1,82 @@
+package httpapi
+
+import (
+	"errors"
+
+	"github.com/sluice-serve/sluice/gateway/httpapi/internal/json"
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// ReasonHeader names why a call was refused (infer.Reason): queue_full, queue_timeout,
+// deadline, cancelled, stopping, not_ready, memory_full, worker_lost, too_large.
+const ReasonHeader = "X-Sluice-Reason"
+
+// Status is the HTTP status of a code.
+// Source: the original's map, and 401, 403 and 429 of STYLE.md.
+func Status(c infer.Code) int {
+	switch c {
+	case infer.Unauthenticated:
+		return 401
+	case infer.PermissionDenied:
+		return 403
+	case infer.NotFound:
+		return 404
+	case infer.ResourceExhausted:
+		return 429
+	case infer.Internal:
+		return 500
+	case infer.Unsupported:
+		return 501
+	case infer.Unavailable:
+		return 503
+	}
+	return 400 // Unknown, InvalidArg, AlreadyExists, Cancelled
+}
+
+// retryAfter is how many seconds a refused caller should wait, "" where trying again
+// changes nothing.
+func retryAfter(r infer.Reason) string {
+	switch r {
+	case infer.ReasonQueueFull, infer.ReasonQueueTimeout, infer.ReasonMemory, infer.ReasonWorkerLost,
+		infer.ReasonStopping, infer.ReasonNotReady:
+		return "1"
+	}
+	return ""
+}
+
+// fail makes the reply the error's.
+func (r *Reply) fail(err error) {
+	r.text(Status(infer.CodeOf(err)), err.Error())
+	if reason := infer.ReasonOf(err); reason != "" {
+		r.Set(ReasonHeader, string(reason))
+		if s := retryAfter(reason); s != "" {
+			r.Set("Retry-After", s)
+		}
+	}
+}
+
+// text makes the reply an error body of the original's shape.
+func (r *Reply) text(status int, text string) {
+	r.reset()
+	r.Status = status
+	r.ContentType = typeJSON
+	b := append(r.buf[:0], `{"error":`...)
+	b = json.AppendString(b, text)
+	r.setBody(append(b, '}'))
+}
+
+// jsonFault gives a fault of a JSON document its code and the original's words: what
+// is no JSON, and what has the wrong type, is Internal there.
+func jsonFault(err error, field string) error {
+	var e *json.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	if e.Syntax {
+		return infer.Errorf(infer.Internal, "failed to parse the request JSON buffer: %w", e)
+	}
+	if field == "" {
+		return infer.Errorf(infer.Internal, "%w", e)
+	}
+	return infer.Errorf(infer.Internal, "Unable to parse '%s': %w", field, e)
+}
