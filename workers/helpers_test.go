@@ -25,7 +25,14 @@ import (
 	"github.com/sluice-serve/sluice/workers/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if dir, ok := built.Load().(string); ok {
+			os.RemoveAll(dir)
+		}
+		os.Exit(code)
+	}))
+}
 
 // gateway is the other end of a worker: as little of a gateway as a test needs.
 type gateway struct {

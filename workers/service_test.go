@@ -2,9 +2,7 @@ package workers_test
 
 import (
 	"bytes"
-	"context"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -133,59 +131,6 @@ func TestWatchReportsAtOnce(t *testing.T) {
 			t.Errorf("%v", r)
 		}
 	}
-}
-
-// scripted is a backend whose instances do what the test says.
-type scripted struct {
-	execute atomic.Value // func(b backend.Batch) error
-	failAt  int          // the instance that can't be made, from 1; 0: none
-	made    []*scriptedInstance
-	closed  int
-}
-
-type scriptedInstance struct {
-	of     *scripted
-	closed bool
-}
-
-func (s *scripted) factory(map[string]string) (backend.Backend, error) { return s, nil }
-func (s *scripted) Info() backend.Info                                 { return backend.Info{} }
-func (s *scripted) Close() error                                       { return nil }
-
-func (s *scripted) Describe(context.Context, backend.Spec) (*backend.Description, error) {
-	return &backend.Description{Inputs: []backend.TensorInfo{{Name: "x", Datatype: infer.FP32, Shape: []int64{-1, 2}}}}, nil
-}
-
-func (s *scripted) Load(context.Context, backend.Spec) (backend.Model, error) {
-	return scriptedModel{s}, nil
-}
-
-type scriptedModel struct{ *scripted }
-
-func (m scriptedModel) NewInstance(context.Context, backend.InstanceSpec) (backend.Instance, error) {
-	if m.failAt > 0 && len(m.made)+1 == m.failAt {
-		return nil, infer.Errorf(infer.Unavailable, "no room for instance %d", m.failAt)
-	}
-	inst := &scriptedInstance{of: m.scripted}
-	m.made = append(m.made, inst)
-	return inst, nil
-}
-
-func (m scriptedModel) Close() error {
-	m.closed++
-	return nil
-}
-
-func (i *scriptedInstance) Execute(b backend.Batch) error {
-	return i.of.execute.Load().(func(backend.Batch) error)(b)
-}
-func (i *scriptedInstance) Close() error {
-	i.closed = true
-	return nil
-}
-
-func scriptedDeps(s *scripted) workers.Deps {
-	return workers.Deps{Backends: map[string]backend.Factory{"identity": s.factory}}
 }
 
 func TestFailedLoadLeavesNothing(t *testing.T) {
