@@ -254,6 +254,7 @@ func (x *execution) release() {
 	}
 	clear(x.inputs)
 	clear(x.blocks)
+	x.blocks = x.blocks[:0]
 }
 
 // allCancelled says that nobody waits for any answer of the batch.
