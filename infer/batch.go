@@ -68,7 +68,8 @@ type Executor interface {
 	// Result, later and from another goroutine.
 	Execute(b *Batch)
 	// Cancel says that nobody waits for the answer of b.Requests[i] any more. The
-	// batch still ends with its final Result.
+	// batch still ends with its final Result. It comes after Execute returned, from any
+	// goroutine, maybe twice, and maybe when the batch has ended: then it does nothing.
 	Cancel(b *Batch, i int)
 }
 

@@ -14,10 +14,12 @@ type Scheduler interface {
 	// full, timed out, stopping, the model's failure) or ctx's cause as Cancelled when
 	// the caller left; its request is then out of the queue, or flagged as cancelled to
 	// the instance that has it. After Do returned, memory under req is held by the
-	// reference of the batch only.
+	// reference of the batch only. After an error an instance may still read req: its
+	// struct is not to be used for another request.
 	Do(ctx context.Context, req *infer.Request, send infer.SendFunc) error
 	// InstanceDown takes an instance out of service: it gets no batch until
-	// InstanceUp. Batches that it had end through their Deliver.
+	// InstanceUp. Batches that it had end through their Deliver, before InstanceUp. A
+	// batch that ends with infer.ErrWorkerLost implies InstanceDown.
 	InstanceDown(i int)
 	InstanceUp(i int)
 	// Ready counts the instances in service.

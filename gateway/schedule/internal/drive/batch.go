@@ -163,6 +163,7 @@ func (b *batch) executedRows() int { return max(b.Rows, 1) }
 func (b *batch) endLocked(now int64, lost bool) (posts *batch, again []bool) {
 	d := b.d
 	b.ended = true
+	d.settling.Add(1)
 	d.inflight.remove(b)
 	entries := d.scratch[:0]
 	for _, it := range b.items {
@@ -249,9 +250,12 @@ func (b *batch) settle(res *infer.Result, t times, again []bool) {
 		}
 	}
 	d.advance()
-	d.mu.Lock()
-	d.idleLocked()
-	d.mu.Unlock()
+	d.settling.Add(-1)
+	if d.stopping.Load() {
+		d.mu.Lock()
+		d.idleLocked()
+		d.mu.Unlock()
+	}
 	for _, it := range b.items {
 		d.recycle(it)
 	}

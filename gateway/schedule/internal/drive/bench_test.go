@@ -3,22 +3,13 @@ package drive_test
 import (
 	"context"
 	"testing"
+	"time"
 
+	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/gateway/schedule/dynamic"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers/shm"
 )
-
-// heap is a schedule.Memory without bookkeeping.
-type heap struct{ b []byte }
-
-func (h *heap) Alloc(n int64) ([]byte, error) {
-	if int64(len(h.b)) < n {
-		h.b = make([]byte, n)
-	}
-	return h.b[:n], nil
-}
-func (h *heap) Free([]byte)       {}
-func (h *heap) Holds([]byte) bool { return false }
 
 func benchRequest() *infer.Request {
 	return &infer.Request{Rows: 1, Inputs: []infer.Tensor{{Name: "A", Datatype: infer.FP32, Shape: []int64{1, 512},
@@ -39,7 +30,12 @@ func answers(out []byte) func(*infer.Batch) *infer.Result {
 }
 
 func benchmark(b *testing.B, f *fake, parallel int) {
-	s, err := dynamic.New(dynamic.Config{Model: model(32)}, deps(&heap{}, &counts{}, f))
+	mem, err := shm.NewHeap(64 << 20)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer mem.Close()
+	s, err := dynamic.New(dynamic.Config{Model: model(32)}, deps(mem, &counts{}, f))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -88,4 +84,31 @@ func BenchmarkDo(b *testing.B) {
 	b.Run("other-goroutine/c=1", func(b *testing.B) { other(b, 1) })
 	b.Run("other-goroutine/c=8", func(b *testing.B) { other(b, 8) })
 	b.Run("other-goroutine/c=32", func(b *testing.B) { other(b, 32) })
+}
+
+// BenchmarkDelay is how long a lone request takes under a delay of 200 us: the clocks'
+// lateness.
+func BenchmarkDelay(b *testing.B) {
+	alarm, err := schedule.NewAlarm()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer alarm.Close()
+	answer := answers(make([]byte, 512*32))
+	for name, clock := range map[string]schedule.Clock{"alarm": alarm, "go": schedule.GoClock{}} {
+		b.Run(name, func(b *testing.B) {
+			d := deps(nil, nil, &fake{executed: func(x *infer.Batch) { x.Deliver(answer(x)) }})
+			d.Clock = clock
+			s, err := dynamic.New(dynamic.Config{Model: model(32), MaxQueueDelay: 200 * time.Microsecond}, d)
+			if err != nil {
+				b.Fatal(err)
+			}
+			req := benchRequest()
+			for b.Loop() {
+				if err := s.Do(b.Context(), req, drop); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-serve/sluice/gateway/schedule"
@@ -34,13 +35,15 @@ type Driver struct {
 	timer   schedule.Timer
 	idle    chan struct{} // closed when stopping and nothing is left
 
+	stopping atomic.Bool  // set under mu
+	settling atomic.Int64 // batches that ended and whose answers are being handed over
+
 	mu       sync.Mutex
 	core     *queue.Core
 	layout   layout
 	order    order // with Preserve: queued and not yet answered
 	inflight inflight
 	armed    int64 // when timer fires; 0: not set
-	stopping bool
 	isIdle   bool
 	scratch  []*queue.Entry
 }
@@ -122,7 +125,7 @@ func (d *Driver) enqueue(it *item) error {
 
 func (d *Driver) admitLocked(it *item) error {
 	switch {
-	case d.stopping:
+	case d.stopping.Load():
 		return d.stoppingError(it.req)
 	case d.core.Full():
 		// Source: PolicyQueue::Enqueue of the original's scheduler_utils.cc.
@@ -272,7 +275,7 @@ func (d *Driver) Pending() int {
 // Drain is Scheduler.Drain. It returns ctx's cause when requests had to be failed.
 func (d *Driver) Drain(ctx context.Context) error {
 	d.mu.Lock()
-	d.stopping = true
+	d.stopping.Store(true)
 	d.core.Flush()
 	before := d.core.Pending()
 	posts := d.nextLocked(d.deps.Clock.Now())
@@ -327,7 +330,10 @@ func (d *Driver) abort() int {
 }
 
 func (d *Driver) idleLocked() {
-	if d.stopping && !d.isIdle && d.core.Pending() == 0 && d.inflight.head == nil {
+	if d.isIdle || !d.stopping.Load() {
+		return
+	}
+	if d.core.Pending() == 0 && d.inflight.head == nil && d.settling.Load() == 0 {
 		d.isIdle = true
 		close(d.idle)
 	}
