@@ -3,11 +3,12 @@
 #   fuzz.sh [SECONDS]   for each (default 3)
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export CGO_CFLAGS=$(scripts/cflags.sh)
 seconds=${1:-3}
 failed=0
 while IFS=: read -r file name; do
   printf '   fuzz %s %s\n' "$(dirname "$file")" "$name"
-  if ! out=$(go test "./$(dirname "$file")" -run '^$' -fuzz "^$name\$" -fuzztime "${seconds}s" -parallel 2 2>&1); then
+  if ! out=$(go test -tags onnxruntime "./$(dirname "$file")" -run '^$' -fuzz "^$name\$" -fuzztime "${seconds}s" -parallel 2 2>&1); then
     # The engine reports its own time limit as a failure when it strikes in the middle of an input.
     if [ "$(grep -c 'context deadline exceeded' <<<"$out")" = 1 ] && ! grep -q 'Failing input written' <<<"$out"; then
       continue

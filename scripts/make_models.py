@@ -129,6 +129,16 @@ class TritonPythonModel:
 '''
 
 
+PEER_IDENTITY = '''import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", pb_utils.get_input_tensor_by_name(r, "INPUT0").as_numpy())])
+                for r in requests]
+'''
+
+
 def bench(root):
     batching = "dynamic_batching { preferred_batch_size: [ 8, 16, 32 ] max_queue_delay_microseconds: 200 }\n"
     models = (("mlp", 32, ("INPUT0", [512]), ("OUTPUT0", [128]), batching, graphs.mlp()),
@@ -141,8 +151,9 @@ def bench(root):
         put(root / "sluice", name, f'name: "{name}"\nbackend: "onnxruntime"\n' + body + threads, {"1/model.onnx": data})
         put(root / "peer", name, f'name: "{name}"\nbackend: "python"\n' + body,
             {"1/model.onnx": data, "1/model.py": PEER_MODEL.encode()})
-    for side in ("sluice", "peer"):
-        put(root / side, "identity_fp32", identity("identity_fp32", [("FP32", [-1])], 64, "dynamic_batching { }\n"))
+    config = identity("identity_fp32", [("FP32", [-1])], 64, "dynamic_batching { }\n")
+    put(root / "sluice", "identity_fp32", config)
+    put(root / "peer", "identity_fp32", config.replace('"identity"', '"python"'), {"1/model.py": PEER_IDENTITY.encode()})
 
 
 def main():
