@@ -128,6 +128,9 @@ func (r *runtime) Load(ctx context.Context, spec backend.Spec) (backend.Model, e
 	if onlyGPU(spec.Config) {
 		return m, nil
 	}
+	if len(spec.Config.GetOptimization().GetExecutionAccelerators().GetGpuExecutionAccelerator()) > 0 {
+		r.log.Warn("gpu_execution_accelerator has no effect on instances on the CPU", "model", spec.Name)
+	}
 	if m.first, err = m.open(ctx, set.session); err != nil {
 		return nil, err
 	}

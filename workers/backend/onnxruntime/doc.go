@@ -33,6 +33,12 @@
 // arena; others are allocated by it and copied there once. A model whose outputs turn
 // out otherwise than declared is run again, and from then on always in the second way.
 //
+// # Privacy
+//
+// The official builds of ONNX Runtime report what they load to their maker, from an
+// identity that they write to the home folder. Package ort turns that off before the
+// library is opened; a test looks at the home folder.
+//
 // # Concurrency
 //
 // One goroutine of the backend looks for long runs whose requests were all cancelled and

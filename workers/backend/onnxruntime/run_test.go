@@ -5,6 +5,7 @@ package onnxruntime
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -174,6 +175,47 @@ func TestLoadAndUnloadLeakNothing(t *testing.T) {
 	} else {
 		t.Logf("resident memory grew by %d bytes in 160 loads", grown)
 	}
+}
+
+// TestNothingIsReported runs another test in a process with a fresh home folder, where
+// ONNX Runtime would leave the identity and the events that it reports.
+func TestNothingIsReported(t *testing.T) {
+	home := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestDescribe$")
+	cmd.Env = []string{"HOME=" + home, "SLUICE_ONNXRUNTIME=" + library(t)}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	left, err := os.ReadDir(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) != 0 {
+		t.Errorf("the home folder holds %v, want nothing", left)
+	}
+}
+
+func FuzzStrings(f *testing.F) {
+	f.Add([]byte("\x01\x00\x00\x00a\x00\x00\x00\x00"), int64(1))
+	f.Add([]byte("\xff\xff\xff\xff"), int64(1))
+	f.Add([]byte{}, int64(1)<<62)
+	inst := started(f, opened(f, nil), spec(f, "strings", stringsConfig))
+	f.Fuzz(func(t *testing.T, data []byte, rows int64) {
+		tensor := infer.Tensor{Name: "A", Datatype: infer.Bytes, Shape: []int64{rows, 2}, Data: data}
+		other := tensor
+		other.Name = "B"
+		b := backendtest.NewBatch(backendtest.Request{Rows: int(rows), Inputs: []infer.Tensor{tensor, other}})
+		b.Run(inst)
+		elements, err := infer.CountBytesElements(data)
+		valid := err == nil && rows >= 0 && rows < 1<<32 && elements == 2*rows && rows > 0
+		a := b.Answers()[0]
+		if valid != (a.Err == nil) && rows != 0 {
+			t.Errorf("rows %d of %x: %v", rows, data, a.Err)
+		}
+		if faults := b.Faults(); len(faults) > 0 {
+			t.Error(faults)
+		}
+	})
 }
 
 func TestConcurrentLoads(t *testing.T) {

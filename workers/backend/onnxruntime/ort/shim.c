@@ -70,6 +70,10 @@ static uint32_t api_version(const char *version) {
 }
 
 int sl_open(const char *path, int log_fd, int global_pool, int intra, int inter, sl_lib **out, sl_error *e) {
+  // The official builds since 1.29 report models and machines to their maker. By the
+  // environment made below, DisableTelemetryEvents is too late: a device identity is
+  // written to the home folder by then. This variable is read first.
+  if (setenv("ORT_DISABLE_TELEMETRY", "1", 1) != 0) return sl_fail(e, SL_ERR_MEMORY, "out of memory");
   void *h = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (h == NULL) return sl_fail(e, SL_ERR_LIBRARY, dlerror());
   const OrtApiBase *(*base)(void) = (const OrtApiBase *(*)(void))dlsym(h, "OrtGetApiBase");
