@@ -1,0 +1,139 @@
+package repository
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strconv"
+
+	"github.com/sluice-serve/sluice/gateway/modelconfig"
+	"github.com/sluice-serve/sluice/gateway/schedule"
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/inference"
+	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
+	"github.com/sluice-serve/sluice/proto/worker"
+)
+
+// Config says where models are and how they are loaded.
+type Config struct {
+	Paths           []string // --model-repository, each a folder of model folders
+	NoAutoComplete  bool     // --disable-auto-complete-config
+	StrictReadiness bool     // --strict-readiness: Ready needs every model
+	LoadThreads     int      // --model-load-thread-count; 0: 4
+	LoadRetries     int      // --model-load-retry-count: further tries after a failure
+	// BackendOptions is --backend-config: backend → setting → value. Settings under ""
+	// are for all backends.
+	BackendOptions map[string]map[string]string
+}
+
+// defaultLoadThreads is --model-load-thread-count's default.
+const defaultLoadThreads = 4
+
+// options are the settings for one backend, its own before those for all.
+func (c *Config) options(backend string) map[string]string {
+	all := map[string]string{}
+	for _, name := range []string{"", backend} {
+		for k, v := range c.BackendOptions[name] {
+			all[k] = v
+		}
+	}
+	return all
+}
+
+func (c *Config) maxBatchSize(backend string) int {
+	n, err := strconv.Atoi(c.options(backend)["default-max-batch-size"])
+	if err != nil || n < 1 {
+		return modelconfig.DefaultMaxBatchSize
+	}
+	return n
+}
+
+// Device is a place where instances can be.
+type Device struct {
+	GPU  bool
+	ID   int32 // CUDA ordinal; 0 for the CPU
+	Name string
+}
+
+// Workers are where models are loaded; workers/client is adapted to it. Its errors are
+// infer errors, or plain ones for faults of ours.
+type Workers interface {
+	// Backends are those of all workers together.
+	Backends() map[string]modelconfig.BackendInfo
+	Devices() []Device
+	// Describe reads the tensors of a model file. Unsupported: its backend can't tell.
+	Describe(ctx context.Context, backend, modelFile string, cfg *configpb.ModelConfig, options map[string]string) (*worker.DescribeResponse, error)
+	// Load builds a version with all its instances. Changed of the spec may be called
+	// from then on, and before it returns.
+	Load(ctx context.Context, spec LoadSpec) (Loaded, error)
+}
+
+// LoadSpec is one version to be loaded.
+type LoadSpec struct {
+	Name      string
+	Version   int64
+	ModelDir  string // absolute: <repository>/<model>
+	ModelFile string // absolute; for backends without model files it may not exist
+	Config    *configpb.ModelConfig
+	Backend   string
+	Options   map[string]string
+	Instances []InstanceSpec
+	// Changed says that an instance went out of service or is back in it. It may be
+	// called from any goroutine; calls for one instance come in order.
+	Changed func(instance int, up bool)
+}
+
+// InstanceSpec says where an instance lives.
+type InstanceSpec struct {
+	Name       string
+	GPU        bool
+	Device     int // CUDA ordinal; 0 for the CPU
+	Profiles   []string
+	HostPolicy string
+}
+
+// Loaded is a version in workers.
+type Loaded interface {
+	Executor(instance int) infer.Executor
+	// Unload frees it; no batch is in flight any more.
+	Unload(ctx context.Context) error
+	Memory() []*worker.MemoryUsage
+}
+
+// Stats counts what one version does; gateway/stats fits.
+type Stats interface {
+	// Done records a request that has ended.
+	Done(req *infer.Request, err error)
+	// Snapshot is the version's entry in the statistics answer.
+	Snapshot() *inference.ModelStatistics
+	// Close forgets the version's metrics.
+	Close()
+}
+
+// Deps are a Repository's collaborators.
+type Deps struct {
+	Workers Workers
+	// NewStats makes the statistics of a version; nil: none are kept.
+	NewStats func(m *Model) Stats
+	// NewScheduler makes the scheduler of a version whose Stats are set. It begins with
+	// all instances in service.
+	NewScheduler func(m *Model, instances []infer.Executor) (schedule.Scheduler, error)
+	// Changed is called after states or readiness changed, outside all locks; nil: nobody
+	// listens.
+	Changed func()
+	Log     *slog.Logger
+}
+
+// surroundings are what completion and checks need to know of the machine.
+func surroundings(w Workers) (backends map[string]modelconfig.BackendInfo, gpus []int32) {
+	if w == nil {
+		return nil, nil
+	}
+	for _, d := range w.Devices() {
+		if d.GPU {
+			gpus = append(gpus, d.ID)
+		}
+	}
+	slices.Sort(gpus)
+	return w.Backends(), slices.Compact(gpus)
+}

@@ -1,0 +1,225 @@
+package repository
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-serve/sluice/gateway/schedule"
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/inference"
+	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
+	"github.com/sluice-serve/sluice/proto/worker"
+)
+
+// Model is a loaded version. Who got it from Acquire calls Release; all other methods
+// may be called by any number of goroutines until then.
+type Model struct {
+	Name    string
+	Version int64
+	Config  *configpb.ModelConfig // completed; read-only
+
+	versionText string
+	inputs      []tensor // in the config's order
+	outputs     []tensor
+	inputAt     map[string]int
+	outputAt    map[string]int
+	required    int // inputs that are not optional
+	maxBatch    int64
+	priorities  uint64 // levels; 0: requests' priorities are not looked at
+	labels      map[string][]string
+
+	stats     Stats
+	scheduler schedule.Scheduler
+	loaded    Loaded
+
+	// pins counts the requests that hold the model. Retiring adds retired, so a request
+	// that comes late sees a negative number and looks again.
+	pins    atomic.Int64
+	over    atomic.Bool   // drained is closed: late requests may pass the zero again
+	drained chan struct{} // closed when retired and no pin is left
+
+	mu      sync.Mutex
+	up      []bool // mu; instances in service
+	ready   atomic.Int32
+	changed func() // called without mu
+}
+
+const retired = -1 << 40
+
+func newModel(plan *VersionPlan, changed func()) *Model {
+	cfg := plan.Spec.Config
+	m := &Model{
+		Name: plan.Spec.Name, Version: plan.Spec.Version, Config: cfg,
+		versionText: strconv.FormatInt(plan.Spec.Version, 10),
+		inputAt:     map[string]int{}, outputAt: map[string]int{},
+		maxBatch:   int64(cfg.MaxBatchSize),
+		priorities: cfg.GetDynamicBatching().GetPriorityLevels(),
+		labels:     plan.Labels,
+		drained:    make(chan struct{}),
+		up:         make([]bool, len(plan.Spec.Instances)),
+		changed:    changed,
+	}
+	for i := range m.up {
+		m.up[i] = true
+	}
+	m.ready.Store(int32(len(m.up)))
+	for i, in := range cfg.Input {
+		t := newTensor(in.Name, in.DataType, in.Dims, in.Reshape)
+		t.optional, t.shape, t.unlinear = in.Optional, in.IsShapeTensor, in.IsNonLinearFormatIo
+		if !in.Optional {
+			m.required++
+		}
+		m.inputs = append(m.inputs, t)
+		m.inputAt[in.Name] = i
+	}
+	for i, out := range cfg.Output {
+		t := newTensor(out.Name, out.DataType, out.Dims, out.Reshape)
+		t.shape = out.IsShapeTensor
+		m.outputs = append(m.outputs, t)
+		m.outputAt[out.Name] = i
+	}
+	return m
+}
+
+// pin takes the model for a request; false where it is being retired.
+func (m *Model) pin() bool {
+	if m.pins.Add(1) > 0 {
+		return true
+	}
+	m.Release()
+	return false
+}
+
+// Release gives the model back.
+func (m *Model) Release() {
+	if m.pins.Add(-1) == retired && m.over.CompareAndSwap(false, true) {
+		close(m.drained)
+	}
+}
+
+// retire lets no further request take the model. It is called once.
+func (m *Model) retire() {
+	if m.pins.Add(retired) == retired && m.over.CompareAndSwap(false, true) {
+		close(m.drained)
+	}
+}
+
+// instanceChanged is LoadSpec.Changed. News may come before the scheduler is there.
+func (m *Model) instanceChanged(i int, up bool) {
+	m.mu.Lock()
+	if i < 0 || i >= len(m.up) || m.up[i] == up {
+		m.mu.Unlock()
+		return
+	}
+	m.up[i] = up
+	if up {
+		m.ready.Add(1)
+	} else {
+		m.ready.Add(-1)
+	}
+	if m.scheduler != nil {
+		m.tell(i)
+	}
+	m.mu.Unlock()
+	m.changed()
+}
+
+// tell gives an instance's state to the scheduler; mu is held, so that news of one
+// instance stay in order.
+func (m *Model) tell(i int) {
+	if m.up[i] {
+		m.scheduler.InstanceUp(i)
+	} else {
+		m.scheduler.InstanceDown(i)
+	}
+}
+
+func (m *Model) setScheduler(s schedule.Scheduler) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.scheduler = s
+	for i, up := range m.up {
+		if !up {
+			m.tell(i)
+		}
+	}
+}
+
+// Ready says that at least one instance is in service.
+func (m *Model) Ready() bool { return m.ready.Load() > 0 }
+
+// Instances are how many instances there are, and how many of them are in service.
+func (m *Model) Instances() (all, up int) { return len(m.up), int(m.ready.Load()) }
+
+// Stats are the version's statistics, nil where none are kept. NewScheduler may use
+// them.
+func (m *Model) Stats() Stats { return m.stats }
+
+// Memory is what the version holds on devices, as its worker said when it was loaded.
+func (m *Model) Memory() []*worker.MemoryUsage {
+	if m.loaded == nil {
+		return nil
+	}
+	return m.loaded.Memory()
+}
+
+// Do queues a validated request and answers it through send, on this goroutine.
+// Errors as schedule.Scheduler.Do.
+func (m *Model) Do(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
+	return m.scheduler.Do(ctx, req, send)
+}
+
+// Done records a request that has ended.
+func (m *Model) Done(req *infer.Request, err error) {
+	if m.stats != nil {
+		m.stats.Done(req, err)
+	}
+}
+
+// Pending counts the requests that wait for an instance.
+func (m *Model) Pending() int { return m.scheduler.Pending() }
+
+// Decoupled says that one request may have any number of responses.
+func (m *Model) Decoupled() bool { return m.Config.GetModelTransactionPolicy().GetDecoupled() }
+
+// Batched says that the first dimension of every tensor is the batch.
+func (m *Model) Batched() bool { return m.maxBatch > 0 }
+
+// Labels are an output's class labels, or nil. They are read-only.
+func (m *Model) Labels(output string) []string { return m.labels[output] }
+
+// Platform is the config's platform, or the backend where there is none.
+func (m *Model) Platform() string {
+	if m.Config.Platform != "" {
+		return m.Config.Platform
+	}
+	return m.Config.Backend
+}
+
+// metadata describes the version; versions are all that are ready.
+// Source: message ModelMetadataResponse, proto/inference/grpc_service.proto.
+func (m *Model) metadata(versions []string) *inference.ModelMetadataResponse {
+	md := &inference.ModelMetadataResponse{Name: m.Name, Versions: versions, Platform: m.Platform()}
+	for i := range m.inputs {
+		md.Inputs = append(md.Inputs, m.describe(&m.inputs[i]))
+	}
+	for i := range m.outputs {
+		md.Outputs = append(md.Outputs, m.describe(&m.outputs[i]))
+	}
+	return md
+}
+
+func (m *Model) describe(t *tensor) *inference.ModelMetadataResponse_TensorMetadata {
+	return &inference.ModelMetadataResponse_TensorMetadata{Name: t.name, Datatype: t.datatype.String(), Shape: m.fullDims(t)}
+}
+
+// fullDims are dims as clients see them: with -1 for the batch in front.
+func (m *Model) fullDims(t *tensor) []int64 {
+	var dims []int64
+	if m.maxBatch > 0 && !t.shape {
+		dims = append(dims, -1)
+	}
+	return append(dims, t.dims...)
+}

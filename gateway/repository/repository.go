@@ -1,0 +1,204 @@
+package repository
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// State is where a version stands.
+type State uint8
+
+// The states, in the words of the repository index.
+const (
+	Unknown State = iota
+	Loading
+	Ready
+	Unloading
+	Unavailable
+)
+
+// String is the name in the repository index.
+func (s State) String() string {
+	return [...]string{"UNKNOWN", "LOADING", "READY", "UNLOADING", "UNAVAILABLE"}[s]
+}
+
+// reasonUnloaded is the reason of versions that were unloaded on purpose.
+const reasonUnloaded = "unloaded"
+
+// Repository owns the models. Its methods may be called from any goroutine.
+type Repository struct {
+	cfg  Config
+	deps Deps
+
+	view atomic.Pointer[view]
+	load chan struct{} // a token for each version that may load at the same time
+
+	mu      sync.Mutex
+	entries map[string]*entry // mu
+	closed  bool              // mu
+}
+
+// entry is a model of the repository, whether it could be loaded or not.
+type entry struct {
+	fault    string // why it has no versions; "" where it has
+	versions map[int64]*version
+}
+
+// version is one version of an entry.
+type version struct {
+	state  State
+	reason string
+	model  *Model // set when READY or UNLOADING
+}
+
+// view is what requests see. It is never changed once it is stored.
+type view struct {
+	models map[string]*served
+}
+
+// served is one model in a view.
+type served struct {
+	latest    *Model            // the highest version that is READY; nil: none
+	byVersion map[string]*Model // by decimal version; READY ones only
+	versions  []string          // of byVersion, ascending by number
+	known     []int64           // all versions, in whatever state, ascending
+	fault     string            // why it has no versions at all
+}
+
+// New makes an empty repository; LoadAll fills it, Close empties it.
+func New(cfg Config, deps Deps) *Repository {
+	if cfg.LoadThreads < 1 {
+		cfg.LoadThreads = defaultLoadThreads
+	}
+	if deps.Changed == nil {
+		deps.Changed = func() {}
+	}
+	r := &Repository{cfg: cfg, deps: deps, load: make(chan struct{}, cfg.LoadThreads), entries: map[string]*entry{}}
+	r.view.Store(&view{models: map[string]*served{}})
+	return r
+}
+
+// Acquire pins a version until its Release; version is what the client wrote, "" is
+// the highest one that is ready. Errors are NotFound, InvalidArg (no number) or
+// Unavailable (known, but not ready) in the original's words. It takes no lock and
+// does not allocate.
+// Source: ModelRepositoryManager::GetModel of the original; Unavailable in place of
+// NotFound where a known model has no version ready is ours.
+func (r *Repository) Acquire(ctx context.Context, name, version string) (*Model, error) {
+	for {
+		m, err := r.lookup(name, version)
+		if err != nil {
+			return nil, err
+		}
+		if m.pin() {
+			return m, nil
+		}
+		// It was swapped out since; the next view has its successor, or says why not.
+		if err := ctx.Err(); err != nil {
+			return nil, infer.Errorf(infer.Cancelled, "request was cancelled: %w", err)
+		}
+	}
+}
+
+func (r *Repository) lookup(name, version string) (*Model, error) {
+	s, ok := r.view.Load().models[name]
+	if !ok {
+		return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' is not found", name)
+	}
+	if s.fault != "" {
+		return nil, infer.Refusef(infer.Unavailable, infer.ReasonNotReady, "Request for unknown model: '%s' is not found: it could not be loaded", name)
+	}
+	if version == "" {
+		if s.latest != nil {
+			return s.latest, nil
+		}
+		return nil, infer.Refusef(infer.Unavailable, infer.ReasonNotReady, "Request for unknown model: '%s' has no available versions", name)
+	}
+	if m, ok := s.byVersion[version]; ok {
+		return m, nil
+	}
+	n, err := parseVersion(version)
+	if err != nil {
+		return nil, err
+	}
+	if m, ok := s.byVersion[strconv.FormatInt(n, 10)]; ok { // "01", "+1"
+		return m, nil
+	}
+	if slices.Contains(s.known, n) {
+		return nil, infer.Refusef(infer.Unavailable, infer.ReasonNotReady, "Request for unknown model: '%s' version %d is not at ready state", name, n)
+	}
+	return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' version %d is not found", name, n)
+}
+
+func parseVersion(version string) (int64, error) {
+	n, err := strconv.ParseInt(version, 10, 64)
+	switch {
+	case err != nil:
+		return 0, infer.Errorf(infer.InvalidArg, "failed to get model version from specified version string '%s' (details: stol), "+
+			"version should be an integral value > 0", version)
+	case n < 0:
+		return 0, infer.Errorf(infer.InvalidArg, "failed to get model version from specified version string '%s', "+
+			"version should be an integral value > 0", version)
+	}
+	return n, nil
+}
+
+// update changes states under the lock and makes the view that follows from them.
+func (r *Repository) update(change func(entries map[string]*entry)) {
+	r.mu.Lock()
+	change(r.entries)
+	next := &view{models: make(map[string]*served, len(r.entries))}
+	for name, e := range r.entries {
+		next.models[name] = e.serve()
+	}
+	r.view.Store(next)
+	r.mu.Unlock()
+	r.deps.Changed()
+}
+
+func (e *entry) serve() *served {
+	s := &served{byVersion: map[string]*Model{}, fault: e.fault, known: slices.Sorted(maps.Keys(e.versions))}
+	for _, n := range s.known {
+		if v := e.versions[n]; v.state == Ready {
+			s.latest = v.model
+			s.byVersion[v.model.versionText] = v.model
+			s.versions = append(s.versions, v.model.versionText)
+		}
+	}
+	return s
+}
+
+// Close unloads everything: no model takes further requests, those that hold one are
+// waited for until ctx ends, then schedulers are drained and the versions freed. It
+// returns what went wrong, joined.
+func (r *Repository) Close(ctx context.Context) error {
+	var leaving []*version
+	r.update(func(entries map[string]*entry) {
+		r.closed = true
+		for _, e := range entries {
+			for _, v := range e.versions {
+				if v.state == Ready {
+					v.state = Unloading
+					leaving = append(leaving, v)
+				}
+			}
+		}
+	})
+	errs := make([]error, len(leaving))
+	var wg sync.WaitGroup
+	for i, v := range leaving {
+		wg.Go(func() {
+			errs[i] = r.retire(ctx, v.model)
+			r.update(func(map[string]*entry) { v.state, v.reason, v.model = Unavailable, reasonUnloaded, nil })
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
