@@ -19,7 +19,8 @@
 //	nv_energy_consumption {gpu_uuid}, as workers report them; absent without a GPU.
 //
 // Unlike the original, requests that a full queue refused count as failures with
-// reason REJECTED.
+// reason REJECTED. Like there, requests that validation refused are no failures; they
+// are in sluice_refusals_total with reason "invalid".
 //
 // Metrics of our own; histograms have classic and native buckets:
 //

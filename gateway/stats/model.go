@@ -25,13 +25,18 @@ const (
 
 var failureNames = [numFailures]string{"REJECTED", "CANCELED", "BACKEND", "OTHER"}
 
-// refusals lists the reasons that are counted by name; others count as the last.
+// refusals lists the reasons that are counted by name.
 func refusals() []infer.Reason {
 	return []infer.Reason{infer.ReasonQueueFull, infer.ReasonQueueTimeout, infer.ReasonDeadline, infer.ReasonCancelled,
-		infer.ReasonStopping, infer.ReasonNotReady, infer.ReasonMemory, infer.ReasonWorkerLost, infer.ReasonTooLarge, "other"}
+		infer.ReasonStopping, infer.ReasonNotReady, infer.ReasonMemory, infer.ReasonWorkerLost, infer.ReasonTooLarge, "other",
+		"invalid"}
 }
 
-const numRefusals = 10
+const (
+	otherRefusal = 9
+	invalid      = 10 // refused by validation
+	numRefusals  = 11
+)
 
 // phase is one of the durations that requests have.
 type phase int
@@ -163,8 +168,13 @@ func (m *Model) spend(p phase, ns uint64) {
 
 func (m *Model) fail(t *infer.Times, took uint64, err error) {
 	reason := infer.ReasonOf(err)
-	if reason != "" {
+	switch {
+	case reason != "":
 		m.refused[refusalIndex(reason)].Add(1)
+	case t.QueueStart == 0 && infer.CodeOf(err) != infer.Cancelled:
+		// Validation refused it. The original does not count such requests as failures.
+		m.refused[invalid].Add(1)
+		return
 	}
 	m.failNS.Add(took)
 	m.failures[failureOf(t, reason, err)].Add(1)
@@ -210,7 +220,7 @@ func refusalIndex(reason infer.Reason) int {
 	case infer.ReasonTooLarge:
 		return 8
 	}
-	return numRefusals - 1
+	return otherRefusal
 }
 
 // Executed is schedule.Observer: a batch came back successfully.

@@ -85,6 +85,7 @@ func busyModel(r *Registry) *Model {
 	m.Done(refused, infer.Errorf(infer.InvalidArg, "no such input"))
 	m.Done(request(), infer.Errorf(infer.Internal, "model failed"))
 	m.Done(refused, infer.Refusef(infer.Unavailable, infer.ReasonWorkerLost, "lost"))
+	m.Done(&infer.Request{Times: infer.Times{RequestStart: 1, RequestEnd: 2}}, infer.Errorf(infer.InvalidArg, "unexpected shape"))
 	m.SetLoadDuration(1500 * time.Millisecond)
 	return m
 }
@@ -113,6 +114,7 @@ func TestMetrics(t *testing.T) {
 		"sluice_refusals_total"+fmt.Sprintf(lr, "queue_full", 1),
 		"sluice_refusals_total"+fmt.Sprintf(lr, "cancelled", 1),
 		"sluice_refusals_total"+fmt.Sprintf(lr, "worker_lost", 1),
+		"sluice_refusals_total"+fmt.Sprintf(lr, "invalid", 1),
 		`sluice_request_duration_seconds_count{model="mlp",team="vision",version="2"} 3`,
 		`sluice_request_duration_seconds_bucket{model="mlp",team="vision",version="2",le="0.01"} 3`,
 		`sluice_batch_size_bucket{model="mlp",team="vision",version="2",le="4"} 1`,
