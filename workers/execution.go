@@ -228,7 +228,7 @@ func (x *execution) finish(err error) {
 	if x.open == len(x.requests) {
 		x.final.reset(x.batch.ID)
 		r := &x.final.result
-		r.Code, r.Err = infer.CodeOf(err), textOf(err)
+		r.Code, r.Reason, r.Err = infer.CodeOf(err), infer.ReasonOf(err), textOf(err)
 	} else if x.open > 0 {
 		for i := range x.requests {
 			if !x.requests[i].answered {
@@ -387,7 +387,7 @@ func (x *execution) fail(i int, err error) {
 	x.requests[i].answered = true
 	x.open--
 	x.final.result.Responses = append(x.final.result.Responses, wire.Response{
-		Index: i, Final: true, Code: infer.CodeOf(err), Err: textOf(err)})
+		Index: i, Final: true, Code: infer.CodeOf(err), Reason: infer.ReasonOf(err), Err: textOf(err)})
 }
 
 func (x *execution) misused(what string) error {

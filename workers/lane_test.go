@@ -97,6 +97,9 @@ func TestLaneFullMemoryIsARefusalUntilItIsReleased(t *testing.T) {
 			if c.Fault != infer.Unavailable && res.Code != infer.Unavailable {
 				t.Fatalf("full memory: %+v %+v, want Unavailable", c, res)
 			}
+			if c.Fault == 0 && res.Reason != infer.ReasonMemory {
+				t.Errorf("full memory: reason %q, want %q", res.Reason, infer.ReasonMemory)
+			}
 		}
 		if c.Fault == 0 {
 			tokens = append(tokens, c.Token)

@@ -127,7 +127,8 @@ func (q *queue) send(x *execution, d *draft) error {
 	// The outputs were more than a message holds; if the stream itself has ended,
 	// this fails too and nobody waits.
 	x.inst.log.Error("a batch's result could not be sent", "error", err)
-	failed := wire.Result{ID: x.batch.ID, Code: infer.Unavailable, Err: "the outputs of the batch are too large to be sent"}
+	failed := wire.Result{ID: x.batch.ID, Code: infer.Unavailable, Reason: infer.ReasonTooLarge,
+		Err: "the outputs of the batch are too large to be sent"}
 	_ = q.now.stream.send(&worker.ExecuteResponse{Result: wire.AppendResult(nil, &failed)})
 	return nil
 }
@@ -249,7 +250,7 @@ func (s *stream) submit(c *connection, r *worker.ExecuteRequest) error {
 	if err == nil {
 		return nil
 	}
-	res := wire.Result{ID: id, Code: infer.CodeOf(err), Err: textOf(err)}
+	res := wire.Result{ID: id, Code: infer.CodeOf(err), Reason: infer.ReasonOf(err), Err: textOf(err)}
 	s.finish(b)
 	return s.send(&worker.ExecuteResponse{Result: wire.AppendResult(nil, &res)})
 }

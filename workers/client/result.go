@@ -32,7 +32,7 @@ func (r *received) setResult(w *wire.Result, requests int, mem viewer) error {
 	out := &r.result
 	out.More, out.Compute = w.More, w.Compute
 	if w.Err != "" {
-		out.Err = infer.Errorf(w.Code, "%s", w.Err)
+		out.Err = infer.Refusef(w.Code, w.Reason, "%s", w.Err)
 		return nil
 	}
 	var err error
@@ -59,7 +59,7 @@ func (r *received) setResponse(out *infer.RequestResult, w *wire.Response, reque
 	}
 	out.Index = w.Index
 	if w.Err != "" {
-		out.Err = infer.Errorf(w.Code, "%s", w.Err)
+		out.Err = infer.Refusef(w.Code, w.Reason, "%s", w.Err)
 		return nil
 	}
 	tensors, err := r.appendTensors(make([]infer.Tensor, 0, len(w.Outputs)), w.Outputs, mem)

@@ -25,7 +25,7 @@ const (
 	minSegment  = 16
 	minDim      = 8
 	minOutput   = 4 + 4 + minSegment
-	minResponse = 8 + 4 + 4 + 4
+	minResponse = 8 + 4 + 4 + 4 + 4
 )
 
 var le = binary.LittleEndian

@@ -10,6 +10,7 @@ func AppendResult(dst []byte, res *Result) []byte {
 	dst = le.AppendUint64(dst, uint64(res.Compute.Infer))
 	dst = le.AppendUint64(dst, uint64(res.Compute.Output))
 	dst = appendString(dst, res.Err)
+	dst = appendString(dst, string(res.Reason))
 	dst = le.AppendUint32(dst, uint32(len(res.Outputs)))
 	dst = appendOutputs(dst, res.Outputs)
 	dst = le.AppendUint32(dst, uint32(len(res.Responses)))
@@ -20,6 +21,7 @@ func AppendResult(dst []byte, res *Result) []byte {
 		dst = appendBool(dst, p.Final)
 		dst = append(dst, 0, 0)
 		dst = appendString(dst, p.Err)
+		dst = appendString(dst, string(p.Reason))
 		dst = le.AppendUint32(dst, uint32(len(p.Params)))
 		dst = appendParams(dst, p.Params)
 		dst = le.AppendUint32(dst, uint32(len(p.Outputs)))
@@ -50,6 +52,7 @@ func DecodeResult(src []byte, res *Result) error {
 	res.Compute.Infer = r.positive("a duration")
 	res.Compute.Output = r.positive("a duration")
 	r.string(&res.Err)
+	r.string((*string)(&res.Reason))
 	res.Outputs = r.outputs(res.Outputs)
 	res.Responses = resize(res.Responses, r.count("responses", minResponse))
 	for i := range res.Responses {
@@ -59,6 +62,7 @@ func DecodeResult(src []byte, res *Result) error {
 		p.Final = r.bool()
 		r.bytes(2)
 		r.string(&p.Err)
+		r.string((*string)(&p.Reason))
 		p.Params = r.params(p.Params, r.count("parameters", minParam))
 		p.Outputs = r.outputs(p.Outputs)
 	}

@@ -41,10 +41,11 @@ type Input struct {
 type Result struct {
 	ID        uint64 // of the batch
 	More      bool
-	Code      infer.Code // of Err
-	Err       string     // the whole batch failed; "" otherwise
-	Outputs   []Output   // of the whole batch
-	Responses []Response // of single requests, in place of Outputs
+	Code      infer.Code   // of Err
+	Err       string       // the whole batch failed; "" otherwise
+	Reason    infer.Reason // of Err, where it is a refusal
+	Outputs   []Output     // of the whole batch
+	Responses []Response   // of single requests, in place of Outputs
 	Compute   infer.ComputeTimes
 }
 
@@ -61,6 +62,7 @@ type Response struct {
 	Index   int
 	Code    infer.Code
 	Err     string // "" where it succeeded
+	Reason  infer.Reason
 	Final   bool
 	Params  infer.Params
 	Outputs []Output
