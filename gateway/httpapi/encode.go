@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"encoding/binary"
 	"strconv"
 
 	"github.com/sluice-serve/sluice/gateway/httpapi/internal/json"
@@ -47,6 +46,10 @@ func (x *exchange) encode(resp *infer.Response) error {
 		o := &resp.Outputs[i]
 		if i > 0 {
 			b = append(b, ',')
+		}
+		if err := checkSize(o); err != nil {
+			r.buf = b
+			return err
 		}
 		b = appendTensorHead(b, o)
 		if x.wantsBinary(o.Name) {
@@ -131,39 +134,43 @@ func appendTensorHead(b []byte, o *infer.Tensor) []byte {
 	return append(b, ']')
 }
 
-// appendTensorData writes an output's data as JSON. Its size is held against its shape:
-// what does not fit is a fault of the model, never an answer.
+// checkSize holds an output's data against its shape: what does not fit is a fault of
+// the model, never an answer.
+func checkSize(o *infer.Tensor) error {
+	want, err := infer.ByteSize(o.Datatype, o.Shape)
+	got := int64(len(o.Data))
+	if o.Datatype == infer.Bytes && err == nil {
+		if want, err = infer.Elements(o.Shape); err == nil {
+			got, err = infer.CountBytesElements(o.Data)
+		}
+		if err == nil && got != want {
+			return infer.Errorf(infer.Internal, "output '%s' of shape %v has %d elements, want %d", o.Name, o.Shape, got, want)
+		}
+	}
+	if err != nil || o.Datatype.String() == "" {
+		return infer.Errorf(infer.Internal, "output '%s' of shape %v is no tensor: %s", o.Name, o.Shape, causeOf(err))
+	}
+	if got != want {
+		return infer.Errorf(infer.Internal, "output '%s' of shape %v has %d bytes, want %d", o.Name, o.Shape, got, want)
+	}
+	return nil
+}
+
+func causeOf(err error) string {
+	if err == nil {
+		return "it has no datatype"
+	}
+	return err.Error()
+}
+
+// appendTensorData writes an output's data as JSON.
 func appendTensorData(b []byte, o *infer.Tensor) ([]byte, error) {
-	if o.Datatype == infer.FP16 || o.Datatype == infer.BF16 {
+	b, ok := json.AppendData(append(b, `,"data":`...), o.Datatype, o.Data)
+	if !ok {
 		return b, infer.Errorf(infer.InvalidArg,
 			"sending %s data via JSON is not supported. Please use the binary data format for output", o.Datatype)
 	}
-	want, err := infer.ByteSize(o.Datatype, o.Shape)
-	if err != nil {
-		return b, infer.Errorf(infer.Internal, "output '%s': %w", o.Name, err)
-	}
-	if want >= 0 && want != int64(len(o.Data)) {
-		return b, infer.Errorf(infer.Internal, "output '%s' of shape %v has %d bytes, want %d", o.Name, o.Shape, len(o.Data), want)
-	}
-	b = append(b, `,"data":`...)
-	b, ok := json.AppendData(b, o.Datatype, o.Data)
-	if !ok {
-		return b, incompleteString(o)
-	}
 	return append(b, '}'), nil
-}
-
-// incompleteString is the fault of a BYTES output whose last element runs past its end.
-func incompleteString(o *infer.Tensor) error {
-	data := o.Data
-	for len(data) >= 4 {
-		l := int64(binary.LittleEndian.Uint32(data))
-		if l > int64(len(data)-4) {
-			return infer.Errorf(infer.Internal, "output '%s': an element is %d bytes long, only %d are left", o.Name, l, len(data)-4)
-		}
-		data = data[4+l:]
-	}
-	return infer.Errorf(infer.Internal, "output '%s': %d bytes are left, too few for an element", o.Name, len(data))
 }
 
 func appendParams(b []byte, params infer.Params) []byte {

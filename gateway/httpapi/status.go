@@ -72,6 +72,9 @@ func jsonFault(err error, field string) error {
 	if !errors.As(err, &e) {
 		return err
 	}
+	if e.Text == json.TooDeep {
+		return infer.Refusef(infer.InvalidArg, infer.ReasonTooLarge, "failed to parse the request JSON buffer: %w", e)
+	}
 	if e.Syntax {
 		return infer.Errorf(infer.Internal, "failed to parse the request JSON buffer: %w", e)
 	}

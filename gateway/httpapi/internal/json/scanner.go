@@ -37,8 +37,10 @@ const (
 	textBig      = "Number too big to be stored in double."
 	textFraction = "Miss fraction part in number."
 	textExponent = "Miss exponent in number."
-	textDeep     = "The values nest deeper than the limit of 100."
 )
+
+// TooDeep is the text of a document that nests deeper than MaxDepth.
+const TooDeep = "The values nest deeper than the limit of 100."
 
 // Kind is what the next value is, as far as its first byte tells.
 type Kind uint8
@@ -149,7 +151,7 @@ func (s *Scanner) End() error {
 func (s *Scanner) Open() error {
 	s.space()
 	if s.depth >= MaxDepth {
-		return s.syntax(textDeep, s.pos)
+		return s.syntax(TooDeep, s.pos)
 	}
 	s.depth++
 	s.pos++
