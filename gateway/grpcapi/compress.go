@@ -1,6 +1,7 @@
 package grpcapi
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"slices"
@@ -64,31 +65,41 @@ func (c *compressor) Decompress(r io.Reader) (io.Reader, error) {
 			c.readers.Put(z)
 			return nil, err
 		}
-		return &pooledReader{z, c}, nil
+		return &pooledReader{z: z, in: c}, nil
 	}
 	z, err := c.reader(r)
 	if err != nil {
 		return nil, err
 	}
-	return &pooledReader{z, c}, nil
+	return &pooledReader{z: z, in: c}, nil
 }
 
 type pooledReader struct {
-	io.ReadCloser
+	z  io.ReadCloser // nil once it went back
 	in *compressor
 }
 
 // Read keeps the decompressor for the next message once it has read this one.
 func (r *pooledReader) Read(p []byte) (int, error) {
-	if r.ReadCloser == nil {
+	if r.z == nil {
 		return 0, io.EOF
 	}
-	n, err := r.ReadCloser.Read(p)
+	n, err := r.z.Read(p)
 	if err == io.EOF {
-		r.in.readers.Put(r.ReadCloser)
-		r.ReadCloser = nil
+		return n, cmp.Or(r.Close(), io.EOF)
 	}
 	return n, err
+}
+
+// Close keeps the decompressor too; grpc-go calls it also when it gives up in between.
+func (r *pooledReader) Close() error {
+	if r.z == nil {
+		return nil
+	}
+	err := r.z.Close()
+	r.in.readers.Put(r.z)
+	r.z = nil
+	return err
 }
 
 // compressionLevel is --grpc-infer-response-compression-level as a level of deflate;

@@ -110,13 +110,14 @@ func NewServer(ctx context.Context, cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{service: service, grpc: grpc.NewServer(opts...)}
-	service.Register(s.grpc)
-	reflection.Register(s.grpc)
+	s := &Server{service: service}
 	if err := s.listen(ctx, &cfg); err != nil {
 		s.closeListeners()
 		return nil, err
 	}
+	s.grpc = grpc.NewServer(opts...) // starts the workers, which Shutdown ends
+	service.Register(s.grpc)
+	reflection.Register(s.grpc)
 	return s, nil
 }
 
