@@ -6,18 +6,109 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
-	"time"
+
+	"github.com/sluice-serve/sluice/gateway/grpcapi"
+	"github.com/sluice-serve/sluice/gateway/httpapi"
+	"github.com/sluice-serve/sluice/gateway/logging"
+	"github.com/sluice-serve/sluice/infer"
 )
+
+// listen opens the listeners of all protocols that are on.
+func (g *Gateway) listen(ctx context.Context) (err error) {
+	if g.cfg.HTTP.Allow {
+		if g.http, err = g.newHTTP(ctx); err != nil {
+			return err
+		}
+	}
+	if g.cfg.GRPC.Allow {
+		if g.grpc, err = g.newGRPC(ctx); err != nil {
+			return err
+		}
+	}
+	if m := &g.cfg.Metrics; m.Allow {
+		g.metrics, err = (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(m.Address, strconv.Itoa(m.Port)))
+		if err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+func (g *Gateway) newHTTP(ctx context.Context) (*httpapi.Server, error) {
+	c := &g.cfg.HTTP
+	api, err := httpapi.NewAPI(httpapi.APIConfig{Limits: httpapi.Limits{MaxJSON: c.MaxInputSize}, HeaderForward: c.Forward},
+		httpapi.APIDeps{Pipeline: g.pipeline, Control: g.control, Bodies: g.bodies, Log: g.logger})
+	if err != nil {
+		return nil, err
+	}
+	conf := httpapi.Config{Address: c.Address, Port: c.Port, ReusePort: c.Reuse, UnixSocket: c.Unix,
+		TLS: httpapi.TLSConfig{Cert: c.TLS.Cert, Key: c.TLS.Key}}
+	if c.TLS.Mutual {
+		conf.TLS.ClientCA = c.TLS.Root
+	}
+	s := httpapi.NewServer(conf, api, g.logger)
+	return s, s.Listen(ctx)
+}
+
+func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
+	c := &g.cfg.GRPC
+	conf := grpcapi.DefaultConfig()
+	conf.Address, conf.Port, conf.ReusePort, conf.UnixSocket = c.Address, c.Port, c.Reuse, c.Unix
+	conf.Forward, conf.StandardCodec = c.Forward, c.StandardCodec
+	conf.TLS = grpcapi.TLS(c.TLS)
+	conf.Compression = c.Compression
+	conf.KeepaliveTime, conf.KeepaliveTimeout = c.KeepaliveTime, c.KeepaliveTimeout
+	conf.PermitWithoutCalls, conf.MinPingInterval = c.PermitWithoutCalls, c.MinPingInterval
+	conf.MaxConnectionAge, conf.MaxConnectionAgeGrace = c.MaxConnectionAge, c.MaxConnectionAgeGrace
+	return grpcapi.NewServer(ctx, conf, grpcapi.Deps{Pipeline: g.pipeline, Control: g.control, Bodies: g.bodies, Failed: g.logFailure})
+}
+
+// logFailure logs a call that ended with an error: what is our fault as an error, what
+// is the client's or the load's as a verbose message.
+func (g *Gateway) logFailure(ctx context.Context, method string, req *infer.Request, err error) {
+	level := logging.LevelVerbose(1)
+	if infer.CodeOf(err) == infer.Internal {
+		level = logging.LevelError
+	}
+	if !g.logger.Enabled(ctx, level) {
+		return
+	}
+	attrs := []any{"method", method, "code", infer.CodeOf(err).String(), "error", err}
+	if req != nil {
+		attrs = append(attrs, "model", req.Model, "version", req.Version, "id", req.ID)
+	}
+	g.logger.Log(ctx, level, "request failed", attrs...)
+}
 
 // ports are the ports really listened on; 0 where a protocol is off.
 type ports struct {
 	HTTP    int `json:"http"`
 	GRPC    int `json:"grpc"`
 	Metrics int `json:"metrics"`
+}
+
+func (g *Gateway) ports() ports {
+	var p ports
+	if g.http != nil {
+		p.HTTP = portOf(g.http.Addrs()[0])
+	}
+	if g.grpc != nil {
+		p.GRPC = portOf(g.grpc.Addr())
+	}
+	if g.metrics != nil {
+		p.Metrics = portOf(g.metrics.Addr())
+	}
+	return p
+}
+
+func portOf(a net.Addr) int {
+	if t, ok := a.(*net.TCPAddr); ok {
+		return t.Port
+	}
+	return 0
 }
 
 // write puts the ports into a file that appears whole.
@@ -39,42 +130,4 @@ func (p ports) write(file string) error {
 		return errors.Join(fmt.Errorf("port file: %w", err), os.Remove(tmp.Name()))
 	}
 	return nil
-}
-
-// metricsServer serves the metrics on a port of their own.
-type metricsServer struct {
-	listener net.Listener
-	server   *http.Server
-}
-
-// metricsTimeout bounds reading a scrape's request and writing its answer.
-const metricsTimeout = 30 * time.Second
-
-func listenMetrics(ctx context.Context, l Listen, handler http.Handler) (*metricsServer, error) {
-	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(l.Address, strconv.Itoa(l.Port)))
-	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
-	}
-	return &metricsServer{listener: lis, server: &http.Server{Handler: handler, ReadHeaderTimeout: metricsTimeout,
-		ReadTimeout: metricsTimeout, WriteTimeout: metricsTimeout, IdleTimeout: 2 * metricsTimeout, MaxHeaderBytes: 64 << 10}}, nil
-}
-
-func (m *metricsServer) port() int { return portOf(m.listener.Addr()) }
-
-// serve returns nil once stop was called.
-func (m *metricsServer) serve() error {
-	if err := m.server.Serve(m.listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("metrics: %w", err)
-	}
-	return nil
-}
-
-// stop closes the listener and every connection.
-func (m *metricsServer) stop() error { return m.server.Close() }
-
-func portOf(a net.Addr) int {
-	if t, ok := a.(*net.TCPAddr); ok {
-		return t.Port
-	}
-	return 0
 }

@@ -1,0 +1,298 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-serve/sluice/gateway/control"
+	"github.com/sluice-serve/sluice/gateway/grpcapi"
+	"github.com/sluice-serve/sluice/gateway/httpapi"
+	"github.com/sluice-serve/sluice/gateway/logging"
+	"github.com/sluice-serve/sluice/gateway/memory"
+	"github.com/sluice-serve/sluice/gateway/pipeline"
+	"github.com/sluice-serve/sluice/gateway/repository"
+	"github.com/sluice-serve/sluice/gateway/schedule"
+	"github.com/sluice-serve/sluice/gateway/schedule/build"
+	"github.com/sluice-serve/sluice/gateway/stats"
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers/client"
+)
+
+// Gateway is one gateway. New makes it, Run serves and frees it.
+type Gateway struct {
+	cfg      Config
+	log      *logging.Log
+	logger   *slog.Logger
+	alarm    *schedule.Alarm
+	workers  *client.Workers
+	stats    *stats.Registry
+	models   *repository.Repository
+	control  *control.Server
+	pipeline *pipeline.Pipeline
+	bodies   *memory.Bodies
+	batches  atomic.Uint64
+
+	http    *httpapi.Server // nil: off
+	grpc    *grpcapi.Server // nil: off
+	metrics net.Listener    // nil: off
+}
+
+// New starts the workers, joins all parts and opens the listeners, so that a port
+// that is taken fails at once; no model is loaded yet. Who gets a Gateway calls Run.
+func New(ctx context.Context, cfg Config) (*Gateway, error) {
+	g := &Gateway{cfg: cfg}
+	if err := g.build(ctx); err != nil {
+		return nil, errors.Join(err, g.close(ctx))
+	}
+	return g, nil
+}
+
+// Log is what the gateway logs with.
+func (g *Gateway) Log() *slog.Logger { return g.logger }
+
+func (g *Gateway) build(ctx context.Context) (err error) {
+	if g.log, err = logging.Open(g.cfg.Log); err != nil {
+		return err
+	}
+	g.logger = g.log.Logger()
+	if g.alarm, err = schedule.NewAlarm(); err != nil {
+		return err
+	}
+	conf, err := workersConfig(&g.cfg)
+	if err != nil {
+		return err
+	}
+	if g.workers, err = client.Start(ctx, conf, client.Deps{Log: g.logger}); err != nil {
+		return err
+	}
+	m := &g.cfg.Metrics
+	g.stats = stats.New(stats.Config{CounterLatencies: m.Counters, SummaryLatencies: m.Summaries,
+		HistogramLatencies: m.Histograms, Quantiles: m.Quantiles, CPU: m.CPU, GPU: m.GPU, Version: g.cfg.Version})
+	r := &g.cfg.Repository
+	g.models = repository.New(repository.Config{Paths: r.Paths, NoAutoComplete: r.NoAutoComplete,
+		StrictReadiness: r.StrictReadiness, LoadThreads: r.LoadThreads, LoadRetries: r.LoadRetries,
+		BackendOptions: r.BackendOptions},
+		repository.Deps{Workers: repositoryWorkers{g.workers}, NewStats: g.newStats, NewScheduler: g.newScheduler,
+			Changed: func() { g.control.Changed() }, Log: g.logger})
+	g.control = control.New(g.cfg.ID, g.cfg.Version, control.Deps{Models: g.models, Log: g.log})
+	g.pipeline = pipeline.New(models{g.models})
+	g.bodies = &memory.Bodies{Arena: g.workers.Memory(), Limit: g.cfg.BodyLimit}
+	return g.listen(ctx)
+}
+
+// models is the repository as the pipeline wants it.
+type models struct{ *repository.Repository }
+
+func (m models) Acquire(ctx context.Context, name, version string) (pipeline.Model, error) {
+	v, err := m.Repository.Acquire(ctx, name, version)
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+func (g *Gateway) newStats(m *repository.Model) repository.Stats {
+	return g.stats.Model(m.Name, m.Version, m.Config.GetMetricTags(), m.Batched())
+}
+
+func (g *Gateway) newScheduler(m *repository.Model, instances []infer.Executor) (schedule.Scheduler, error) {
+	observer, ok := m.Stats().(schedule.Observer)
+	if !ok {
+		return nil, infer.Errorf(infer.Internal, "the statistics of '%s' don't observe its scheduler", m.Name)
+	}
+	return build.FromConfig(m.Config, m.Version, schedule.Deps{Executors: instances, Memory: g.workers.Memory(),
+		Observer: observer, Clock: g.alarm, IDs: &g.batches, Log: g.logger})
+}
+
+// Run loads the models, serves until ctx ends or a listener fails, and then stops:
+// not ready, a grace, no new connections, drain, schedulers, workers. It returns nil
+// when all requests were answered in time.
+func (g *Gateway) Run(ctx context.Context) error {
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	failed := make(chan error, 4)
+	var running sync.WaitGroup
+	g.serve(serving, &running, failed)
+
+	err := g.start(ctx)
+	if err == nil {
+		select {
+		case <-ctx.Done():
+		case err = <-failed:
+		}
+	}
+	err = errors.Join(err, g.drain(context.WithoutCancel(ctx)))
+	stopServing()
+	running.Wait()
+	return errors.Join(err, g.close(context.WithoutCancel(ctx)))
+}
+
+// serve starts what serves; it runs until serving ends or Shutdown, and running waits
+// for it.
+func (g *Gateway) serve(serving context.Context, running *sync.WaitGroup, failed chan<- error) {
+	run := func(name string, f func() error) {
+		running.Go(func() {
+			if err := f(); err != nil {
+				failed <- fmt.Errorf("%s: %w", name, err)
+			}
+		})
+	}
+	if g.http != nil {
+		run("HTTP", func() error { return g.http.Serve(serving) })
+	}
+	if g.grpc != nil {
+		run("gRPC", g.grpc.Serve)
+	}
+	if g.metrics != nil {
+		run("metrics", func() error { return g.stats.Serve(serving, g.metrics) })
+	}
+	running.Go(func() { g.watchWorkers(serving) })
+}
+
+// start loads all models and says how it went. It fails when a model did not load and
+// the configuration wants that to end the server, or when ctx ended meanwhile.
+func (g *Gateway) start(ctx context.Context) error {
+	loadErr := g.models.LoadAll(ctx)
+	if err := g.tables(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("stopped while models were loading: %w", err)
+	}
+	if loadErr != nil {
+		if g.cfg.Repository.ExitOnError {
+			return fmt.Errorf("creating server: failed to load all models (--exit-on-error=false serves the others): %w", loadErr)
+		}
+		g.logger.Error("not all models could be loaded; the others are served")
+	}
+	g.control.Serving()
+	g.announce()
+	if g.cfg.PortFile != "" {
+		return g.ports().write(g.cfg.PortFile)
+	}
+	return nil
+}
+
+func (g *Gateway) announce() {
+	p := g.ports()
+	for _, s := range []struct {
+		name    string
+		address string
+		port    int
+	}{{"HTTPService", g.cfg.HTTP.Address, p.HTTP}, {"GRPCInferenceService", g.cfg.GRPC.Address, p.GRPC},
+		{"Metrics Service", g.cfg.Metrics.Address, p.Metrics}} {
+		if s.port != 0 {
+			g.logger.Info("Started " + s.name + " at " + net.JoinHostPort(s.address, strconv.Itoa(s.port)))
+		}
+	}
+}
+
+// tables prints the start-up tables.
+func (g *Gateway) tables() error {
+	var workers, backends, models [][]string
+	for _, s := range g.workers.States() {
+		state := "up"
+		if !s.Up {
+			state = "down"
+		}
+		workers = append(workers, []string{s.Worker, strconv.FormatInt(s.PID, 10), state})
+	}
+	for _, b := range g.workers.Backends() {
+		status := "ok"
+		if b.Unavailable != "" {
+			status = b.Unavailable
+		}
+		backends = append(backends, []string{b.Name, b.Version, b.Worker, status})
+	}
+	for _, m := range g.models.Table() {
+		models = append(models, []string{m.Name, m.Version, m.State})
+	}
+	return errors.Join(
+		g.log.Print(render([]string{"Worker", "PID", "Status"}, workers)),
+		g.log.Print(render([]string{"Backend", "Version", "Worker", "Status"}, backends)),
+		g.log.Print(render([]string{"Model", "Version", "Status"}, models)),
+		g.log.Print(render([]string{"Option", "Value"}, g.cfg.options())+"\n"))
+}
+
+// drain turns requests away and waits for those in flight, up to the exit timeout.
+func (g *Gateway) drain(ctx context.Context) error {
+	serving := g.control.Ready()
+	g.control.Stopping()
+	if serving && g.cfg.ExitGrace > 0 {
+		g.logger.Info("not ready; connections are taken for a grace", "grace", g.cfg.ExitGrace)
+		pause, cancel := context.WithTimeout(ctx, g.cfg.ExitGrace)
+		<-pause.Done()
+		cancel()
+	}
+	g.logger.Info("Waiting for in-flight requests to complete.", "timeout", g.cfg.ExitTimeout)
+	ctx, cancel := context.WithTimeout(ctx, g.cfg.ExitTimeout)
+	defer cancel()
+	errs := make([]error, 2)
+	var wg sync.WaitGroup
+	if g.http != nil {
+		wg.Go(func() { errs[0] = g.http.Shutdown(ctx) })
+	}
+	if g.grpc != nil {
+		wg.Go(func() { errs[1] = g.grpc.Shutdown(ctx) })
+	}
+	wg.Wait()
+	g.pipeline.Stop()
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("requests in flight were cut off after %s: %w", g.cfg.ExitTimeout, err)
+	}
+	return nil
+}
+
+// unloadTime is what unloading and ending the workers may take after the drain.
+const unloadTime = 10 * time.Second
+
+// close frees what build made, as far as it got.
+func (g *Gateway) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, unloadTime)
+	defer cancel()
+	var errs []error
+	if g.models != nil {
+		errs = append(errs, g.models.Close(ctx))
+	}
+	if g.workers != nil {
+		errs = append(errs, g.workers.Close(ctx))
+	}
+	if g.alarm != nil {
+		errs = append(errs, g.alarm.Close())
+	}
+	if g.log != nil {
+		errs = append(errs, g.log.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// watchWorkers carries the workers' reports to the metrics until ctx ends.
+func (g *Gateway) watchWorkers(ctx context.Context) {
+	tick := time.NewTicker(g.cfg.Metrics.Interval)
+	defer tick.Stop()
+	restarts := map[string]int{}
+	for {
+		for _, s := range g.workers.States() {
+			w := g.stats.Worker(s.Worker)
+			w.SetUp(s.Up)
+			for ; restarts[s.Worker] < s.Restarts; restarts[s.Worker]++ {
+				w.Restarted()
+			}
+			if s.Report != nil {
+				w.Report(s.Report)
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

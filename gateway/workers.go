@@ -1,0 +1,120 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/sluice-serve/sluice/gateway/modelconfig"
+	"github.com/sluice-serve/sluice/gateway/repository"
+	"github.com/sluice-serve/sluice/workers/client"
+)
+
+// workersConfig is the configuration of the workers: one process for the CPU, one for
+// each GPU of the host, and those elsewhere.
+func workersConfig(c *Config) (client.Config, error) {
+	w := &c.Workers
+	binary, err := workerBinary(w.Binary)
+	if err != nil {
+		return client.Config{}, err
+	}
+	env := os.Environ()
+	if w.ONNXRuntime != "" {
+		env = append(env, "SLUICE_ONNXRUNTIME="+w.ONNXRuntime)
+	}
+	gpus := w.GPUs
+	if gpus == nil {
+		gpus = findGPUs(os.DirFS("/dev"))
+	}
+	out := client.Config{GatewayVersion: c.Version, RequestArena: w.RequestArena, ResponseArena: w.ResponseArena,
+		UseStream: w.Stream, WatchInterval: c.Metrics.Interval,
+		Local: []client.LocalWorker{{Path: binary, Env: env}}}
+	for _, id := range gpus {
+		out.Local = append(out.Local, client.LocalWorker{Path: binary, Env: env, GPU: true, Device: id})
+	}
+	for _, address := range w.Remote {
+		conf, err := w.remoteTLS(address)
+		if err != nil {
+			return client.Config{}, err
+		}
+		out.Remote = append(out.Remote, client.RemoteWorker{Address: address, TLS: conf})
+	}
+	return out, nil
+}
+
+// workerBinary is the path of sluice-worker: as told, or beside this program.
+func workerBinary(path string) (string, error) {
+	if path == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return "", fmt.Errorf("finding sluice-worker: %w", err)
+		}
+		path = filepath.Join(filepath.Dir(self), "sluice-worker")
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("sluice-worker: %w; --worker-binary names it", err)
+	}
+	return path, nil
+}
+
+// remoteTLS are the files for mutual TLS with a worker on another host; none with
+// --worker-insecure.
+func (w *WorkersConfig) remoteTLS(address string) (client.TLSFiles, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return client.TLSFiles{}, fmt.Errorf("--worker=%s: %w", address, err)
+	}
+	if !w.Insecure {
+		return client.TLSFiles{Cert: w.TLS.Cert, Key: w.TLS.Key, CA: w.TLS.Root}, nil
+	}
+	if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
+		return client.TLSFiles{}, fmt.Errorf("--worker=%s: --worker-insecure is for loopback addresses only", address)
+	}
+	return client.TLSFiles{}, nil
+}
+
+// repositoryWorkers is client.Workers as the repository wants it.
+type repositoryWorkers struct{ *client.Workers }
+
+// Backends are those of all workers together: usable where one worker can use it.
+func (w repositoryWorkers) Backends() map[string]modelconfig.BackendInfo {
+	all := map[string]modelconfig.BackendInfo{}
+	for _, b := range w.Workers.Backends() {
+		have, known := all[b.Name]
+		info := modelconfig.BackendInfo{GPU: b.GPU && b.Unavailable == "", Unavailable: b.Unavailable}
+		if known {
+			info.GPU = info.GPU || have.GPU
+			if have.Unavailable == "" {
+				info.Unavailable = ""
+			}
+		}
+		all[b.Name] = info
+	}
+	return all
+}
+
+// Devices are those of all workers.
+func (w repositoryWorkers) Devices() []repository.Device {
+	var all []repository.Device
+	for _, d := range w.Workers.Devices() {
+		all = append(all, repository.Device{GPU: d.GPU, ID: int32(d.ID), Name: d.Name})
+	}
+	return all
+}
+
+// Load loads a version.
+func (w repositoryWorkers) Load(ctx context.Context, spec repository.LoadSpec) (repository.Loaded, error) {
+	s := client.Spec{Name: spec.Name, Version: spec.Version, ModelDir: spec.ModelDir, ModelFile: spec.ModelFile,
+		Config: spec.Config, Backend: spec.Backend, Options: spec.Options, Changed: spec.Changed}
+	for _, i := range spec.Instances {
+		s.Instances = append(s.Instances, client.Instance(i))
+	}
+	v, err := w.Workers.Load(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
