@@ -51,15 +51,18 @@ type QueuePolicy struct {
 	MaxSize         int // waiting requests; 0: DefaultMaxQueueSize
 }
 
-// Wait is how long req may wait under this policy; 0: no limit.
+// maxWait keeps deadlines within the clock's range.
+const maxWait = 100 * 365 * 24 * time.Hour
+
+// Wait is how long req may wait under this policy; 0: no limit. The original lets a
+// request override only a default that is set; here its own timeout counts also where
+// there is none.
 func (p *QueuePolicy) Wait(req *infer.Request) time.Duration {
-	if req.Timeout <= 0 || (p.Set && !p.TimeoutOverride) {
-		return p.Timeout
+	wait := p.Timeout
+	if req.Timeout > 0 && (!p.Set || p.TimeoutOverride) && (wait == 0 || req.Timeout < wait) {
+		wait = req.Timeout
 	}
-	if p.Timeout == 0 || req.Timeout < p.Timeout {
-		return req.Timeout
-	}
-	return p.Timeout
+	return min(wait, maxWait)
 }
 
 // Limit is the most requests that may wait.

@@ -44,8 +44,8 @@ func FromConfig(cfg *modelconfig.ModelConfig, version int64, deps schedule.Deps)
 		return nil, err
 	}
 	if model.MaxBatchSize < 1 {
-		// The original ignores the batcher there, but not what it says of the queue.
-		return direct.New(direct.Config{Model: model, Policy: policy}, deps)
+		// Nothing can be batched; what the batcher says of queue and order still counts.
+		return direct.New(direct.Config{Model: model, Policy: policy, PreserveOrdering: batching.GetPreserveOrdering()}, deps)
 	}
 	d := dynamic.Config{
 		Model:            model,

@@ -13,6 +13,8 @@ import (
 type Config struct {
 	Model  schedule.Model
 	Policy schedule.QueuePolicy // the zero value is the original's behaviour, bounded
+	// PreserveOrdering hands answers over in the order in which requests were queued.
+	PreserveOrdering bool
 }
 
 // Scheduler is a schedule.Scheduler.
@@ -22,7 +24,7 @@ var _ schedule.Scheduler = (*Scheduler)(nil)
 
 // New makes a scheduler with every instance in service. Drain ends it.
 func New(cfg Config, deps schedule.Deps) (*Scheduler, error) {
-	d, err := drive.New(drive.Config{Model: cfg.Model, Policy: cfg.Policy, Cutter: one{}}, deps)
+	d, err := drive.New(drive.Config{Model: cfg.Model, Policy: cfg.Policy, Cutter: one{}, Preserve: cfg.PreserveOrdering}, deps)
 	if err != nil {
 		return nil, err
 	}

@@ -126,16 +126,12 @@ func (d *Driver) response(it *item, p *part) (*infer.Response, error) {
 		r.Outputs = asked(append(r.Outputs, p.result.Outputs...), it.req.Outputs)
 		return &r.Response, nil
 	}
-	first := 0
-	for _, q := range p.batch.Requests[:p.index] {
-		first += max(q.Rows, 1)
-	}
 	var err error
 	for i := range p.result.Outputs {
 		if !wanted(p.result.Outputs[i].Name, it.req.Outputs) {
 			continue
 		}
-		r.Outputs, err = infer.Split(r.Outputs, p.result.Outputs[i:i+1], p.batch.Rows, first, it.Rows)
+		r.Outputs, err = infer.Split(r.Outputs, p.result.Outputs[i:i+1], p.batch.Rows, p.first, it.Rows)
 		if err != nil {
 			return nil, err
 		}

@@ -14,6 +14,7 @@ type batch struct {
 	infer.Batch
 	d        *Driver
 	items    []*item
+	mems     []*infer.Buffer // under the requests; one reference each
 	instance int
 	life     uint64
 	started  int64
@@ -26,6 +27,7 @@ type batch struct {
 	post       *batch // the next one to be posted by whoever formed this
 
 	roomItems    [4]*item
+	roomMems     [4]*infer.Buffer
 	roomRequests [4]*infer.Request
 	roomInputs   [2]infer.BatchInput
 	roomSegments [2][]byte
@@ -59,10 +61,10 @@ func (l *inflight) remove(b *batch) {
 func (d *Driver) newBatch(entries []*queue.Entry, instance int, now int64) *batch {
 	b := &batch{d: d, instance: instance, life: d.core.Life(instance), started: now}
 	b.ID = d.deps.IDs.Add(1)
-	b.items = b.roomItems[:0]
+	b.items, b.mems = b.roomItems[:0], b.roomMems[:0]
 	b.Requests = b.roomRequests[:0]
 	if n := len(entries); n > len(b.roomItems) {
-		b.items = make([]*item, 0, n)
+		b.items, b.mems = make([]*item, 0, n), make([]*infer.Buffer, 0, n)
 		b.Requests = make([]*infer.Request, 0, n)
 	}
 	rows := 0
@@ -70,7 +72,8 @@ func (d *Driver) newBatch(entries []*queue.Entry, instance int, now int64) *batc
 		it := e.Owner.(*item)
 		it.refs.Add(1)
 		it.req.Memory.Retain()
-		it.batch, it.index, it.first = b, i, rows
+		b.mems = append(b.mems, it.req.Memory)
+		it.batch, it.index = b, i
 		rows += it.Rows
 		b.items = append(b.items, it)
 		b.Requests = append(b.Requests, it.req)
@@ -224,9 +227,11 @@ func (b *batch) hand(res *infer.Result, t times) {
 			b.items[r.Index].push(p, !b.d.cfg.Preserve)
 		}
 	case res.Outputs != nil:
-		for i, it := range b.items {
+		first := 0
+		for _, it := range b.items {
 			res.Memory.Retain()
-			it.push(part{result: res, mem: res.Memory, final: !res.More, index: i, batch: b, times: t}, !b.d.cfg.Preserve)
+			it.push(part{result: res, mem: res.Memory, final: !res.More, first: first, batch: b, times: t}, !b.d.cfg.Preserve)
+			first += it.Rows
 		}
 	}
 	res.Memory.Release()
@@ -239,10 +244,12 @@ func (b *batch) isFinal(res *infer.Result, r *infer.RequestResult) bool {
 }
 
 // settle ends every request of the batch that is not tried again and lets go of them.
+// A request that has its final answer may be another's already, so nothing of it is
+// read here.
 func (b *batch) settle(res *infer.Result, t times, again []bool) {
 	d := b.d
 	for i, it := range b.items {
-		b.Requests[i].Memory.Release()
+		b.mems[i].Release()
 		if again == nil || !again[i] {
 			if _, done := it.state(); !done {
 				it.push(part{err: b.endError(res, it), final: true, batch: b, times: t}, !d.cfg.Preserve)

@@ -310,7 +310,10 @@ func (d *Driver) abort() int {
 	var cancels []*batch
 	for b := d.inflight.head; b != nil; b = b.next {
 		for _, it := range b.items {
-			if !it.left && it.push(part{err: d.stoppingError(it.req), final: true}, true) {
+			if _, done := it.state(); done || it.left {
+				continue
+			}
+			if it.push(part{err: d.stoppingError(it.req), final: true}, true) {
 				failed++
 				it.left = true
 				b.leavers.Add(1)

@@ -24,7 +24,7 @@ type item struct {
 
 	// Guarded by Driver.mu.
 	batch        *batch // nil: in none
-	index, first int    // in the batch: of the request, of its first row
+	index        int    // in the batch
 	left         bool   // nobody waits for the batch's answer any more
 	before, next *item  // order
 	ordered      bool   // is in order
@@ -43,7 +43,7 @@ type part struct {
 	mem    *infer.Buffer   // one reference
 	err    error
 	final  bool
-	index  int // rows of this request in result
+	first  int // row of this request in result
 	batch  *batch
 	times  times
 }

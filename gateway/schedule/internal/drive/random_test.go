@@ -126,7 +126,7 @@ func TestRandomSchedules(t *testing.T) {
 }
 
 func randomSchedule(t *testing.T, cfg dynamic.Config, faults bool) {
-	const callers, each = 24, 80
+	const callers, each = 24, 40
 	mem, seen := newMemory(64<<20), &counts{}
 	var (
 		s        atomic.Pointer[dynamic.Scheduler]
