@@ -29,16 +29,23 @@ func (p *printer) message(m protoreflect.Message) {
 	p.b = append(p.b, '{')
 	start := len(p.b)
 	fields := m.Descriptor().Fields()
-	for i := range fields.Len() {
-		fd := fields.Get(i)
-		if fd.HasPresence() && !m.Has(fd) {
-			continue
+	for _, late := range [...]bool{false, true} {
+		for i := range fields.Len() {
+			fd := fields.Get(i)
+			if scalarChoice(fd) != late || fd.HasPresence() && !m.Has(fd) {
+				continue
+			}
+			p.comma(start)
+			p.b = append(json.AppendString(p.b, string(fd.Name())), ':')
+			p.field(fd, m.Get(fd))
 		}
-		p.comma(start)
-		p.b = append(json.AppendString(p.b, string(fd.Name())), ':')
-		p.field(fd, m.Get(fd))
 	}
 	p.b = append(p.b, '}')
+}
+
+// scalarChoice is a scalar of a oneof; the original prints those behind all others.
+func scalarChoice(fd protoreflect.FieldDescriptor) bool {
+	return fd.ContainingOneof() != nil && fd.Message() == nil
 }
 
 func (p *printer) comma(start int) {

@@ -48,7 +48,7 @@ var routes = [...]struct {
 	routeAllStats:       {get: true, action: infer.ActionStatistics},
 	routeInfer:          {post: true, action: infer.ActionInference},
 	routeGenerate:       {post: true, action: infer.ActionInference, name: "generate"},
-	routeTrace:          {get: true, post: true, action: infer.ActionTrace, name: "trace settings"},
+	routeTrace:          {get: true, post: true, action: infer.ActionTrace, name: "trace setting"},
 	routeIndex:          {post: true, action: infer.ActionModelRepository},
 	routeLoad:           {post: true, action: infer.ActionModelRepository, name: "model control"},
 	routeRepositoryLoad: {post: true, action: infer.ActionModelRepository},

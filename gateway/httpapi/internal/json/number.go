@@ -33,62 +33,75 @@ type number struct {
 // small says that the number surely is no larger than a double.
 func (n *number) small() bool { return n.isSpecial || n.exact && n.exp < 280 }
 
+// maxDigits always fit the mantissa.
+const maxDigits = 19
+
 // number reads the text of a number. The caller has asked Kind.
 func (s *Scanner) number() (number, error) {
-	n := number{start: s.pos, integer: true, exact: true}
-	if s.at(s.pos) == '-' {
+	n := number{start: s.pos}
+	data, i := s.data, s.pos
+	if i < len(data) && data[i] == '-' {
 		n.neg = true
-		s.pos++
+		i++
 	}
-	switch c := s.at(s.pos); {
-	case c == '0':
-		s.pos++
-	case c >= '1' && c <= '9':
-		s.digits(&n, 0)
-	default:
-		return n, s.special(&n)
-	}
-	if s.at(s.pos) == '.' {
-		s.pos++
-		n.integer = false
-		if s.digits(&n, -1) == 0 {
-			return n, s.syntax(textFraction, s.pos)
+	first := i
+	var mant uint64
+	for ; i < len(data); i++ {
+		d := data[i] - '0'
+		if d > 9 {
+			break
+		}
+		mant = mant*10 + uint64(d)
+		if i == first && d == 0 {
+			i++ // a zero stands alone
+			break
 		}
 	}
-	if c := s.at(s.pos); c == 'e' || c == 'E' {
+	count := i - first
+	s.pos = i
+	if count == 0 {
+		return n, s.special(&n)
+	}
+	n.integer = true
+	if i < len(data) && data[i] == '.' {
+		n.integer = false
+		i++
+		point := i
+		for ; i < len(data); i++ {
+			d := data[i] - '0'
+			if d > 9 {
+				break
+			}
+			mant = mant*10 + uint64(d)
+		}
+		s.pos = i
+		if i == point {
+			return n, s.syntax(textFraction, i)
+		}
+		count += i - point
+		n.exp = point - i
+	}
+	if i < len(data) && data[i]|0x20 == 'e' {
 		n.integer = false
 		if err := s.exponent(&n); err != nil {
 			return n, err
 		}
 	}
-	n.end = s.pos
+	n.mant, n.exact, n.end = mant, count <= maxDigits, s.pos
+	if !n.exact && n.integer {
+		s.longInteger(&n)
+	}
 	return n, nil
 }
 
-// digits adds digits to the mantissa; shift is -1 behind the point. It returns how
-// many there were.
-func (s *Scanner) digits(n *number, shift int) int {
-	const most = (math.MaxUint64 - 9) / 10
-	i := s.pos
-	for i < len(s.data) {
-		d := s.data[i] - '0'
-		if d > 9 {
-			break
-		}
-		switch {
-		case n.exact && n.mant <= most:
-			n.mant = n.mant*10 + uint64(d)
-			n.exp += shift
-		case n.exact && shift == 0 && n.mant == math.MaxUint64/10 && d <= 5:
-			n.mant = n.mant*10 + uint64(d)
-		default:
-			n.exact, n.integer = false, false
-		}
-		i++
+// longInteger reads an integer of more digits than surely fit.
+func (s *Scanner) longInteger(n *number) {
+	text := s.data[n.start:n.end]
+	if n.neg {
+		text = text[1:]
 	}
-	count := i - s.pos
-	s.pos = i
-	return count
+	u, err := strconv.ParseUint(unsafe.String(unsafe.SliceData(text), len(text)), 10, 64)
+	n.mant, n.exact, n.integer = u, err == nil, err == nil
 }
 
 func (s *Scanner) exponent(n *number) error {

@@ -1,0 +1,168 @@
+package httpapi
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-serve/sluice/proto/inference"
+	"github.com/sluice-serve/sluice/proto/modelconfig"
+)
+
+func original(t *testing.T, name string) string {
+	b, err := os.ReadFile("testdata/original/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func load[M proto.Message](t *testing.T, name string, m M) M {
+	if err := protojson.Unmarshal([]byte(original(t, name)), m); err != nil {
+		t.Fatal(name, err)
+	}
+	return m
+}
+
+// TestConfigPrintsAsOriginal reads recorded answers into our messages and prints them.
+func TestConfigPrintsAsOriginal(t *testing.T) {
+	for _, name := range []string{"rich.config.json", "seq.config.json"} {
+		f := &fake{config: load(t, name, &modelconfig.ModelConfig{})}
+		got := ask(t.Context(), newFakeAPI(f, APIConfig{}), "GET", "/v2/models/two/config", "", nil)
+		// two 64-bit fields are strings in the original, all others numbers
+		want := strings.NewReplacer(`["4"]`, `[4]`, `["2"]`, `[2]`,
+			`"parameters":{"a":{"string_value":"b"},"EXECUTION_ENV":{"string_value":""}}`, // no order there
+			`"parameters":{"EXECUTION_ENV":{"string_value":""},"a":{"string_value":"b"}}`).Replace(original(t, name))
+		if got.status != 200 || got.typ != typeJSON || got.body != want {
+			t.Errorf("%s: got %d\n%s, want\n%s", name, got.status, got.body, want)
+		}
+	}
+}
+
+func TestControlAnswersAreTheOriginals(t *testing.T) {
+	index := &inference.RepositoryIndexResponse{Models: []*inference.RepositoryIndexResponse_ModelIndex{
+		{Name: "bad", Version: "1", State: "UNAVAILABLE", Reason: "Invalid argument: unable to find backend library for backend " +
+			"'nope', try specifying runtime on the model configuration."},
+		{Name: "rich", Version: "1", State: "READY"}, {Name: "seq", Version: "1", State: "READY"}}}
+	f := &fake{index: index, meta: load(t, "rich.metadata.json", &inference.ModelMetadataResponse{}),
+		stats: load(t, "fixed.stats.json", &inference.ModelStatisticsResponse{})}
+	a := newFakeAPI(f, APIConfig{})
+	for _, c := range []struct{ method, path, file string }{
+		{"GET", "/v2", "server.json"},
+		{"GET", "/v2/models/two", "rich.metadata.json"},
+		{"GET", "/v2/models/two/versions/1", "rich.metadata.json"},
+		{"GET", "/v2/models/two/stats", "fixed.stats.json"},
+		{"GET", "/v2/models/stats", "fixed.stats.json"},
+		{"POST", "/v2/repository/index", "index.json"},
+		{"POST", "/v2/repository/any/index", "index.json"},
+		{"GET", "/v2/logging", "logging.json"},
+	} {
+		got := ask(t.Context(), a, c.method, c.path, "", nil)
+		if want := original(t, c.file); got.status != 200 || got.typ != typeJSON || got.body != want {
+			t.Errorf("%s: got %d\n%s, want\n%s", c.path, got.status, got.body, want)
+		}
+	}
+	if o, c := f.opened.Load(), f.closed.Load(); o != 8 || c != o {
+		t.Errorf("%d calls were admitted and %d ended", o, c)
+	}
+}
+
+// errorCases are calls that fail, with the original's answers.
+var errorCases = []struct {
+	method, path, body string
+	status             int
+	text               string
+}{
+	{"GET", "/v2/", "", 404, "Not Found"},
+	{"GET", "/", "", 404, "Not Found"},
+	{"GET", "//v2", "", 404, "Not Found"},
+	{"GET", "/v2/models", "", 404, "Not Found"},
+	{"GET", "/v2/models/", "", 404, "Not Found"},
+	{"GET", "/v2/models/two/", "", 404, "Not Found"},
+	{"GET", "/v2/models/two/versions/", "", 404, "Not Found"},
+	{"GET", "/v2/models/two/versions/x", "", 404, "Not Found"},
+	{"GET", "/v2/models/two/versions/-1", "", 404, "Not Found"},
+	{"GET", "/v2/models/two/foo", "", 404, "Not Found"},
+	{"GET", "/v2/models/stats/", "", 404, "Not Found"},
+	{"GET", "/v2/health", "", 404, "Not Found"},
+	{"GET", "/v2/health/live/", "", 404, "Not Found"},
+	{"POST", "/v2/repository/models/two/foo", "{}", 404, "Not Found"},
+	{"POST", "/v2/systemsharedmemory/register", "{}", 404, "Not Found"},
+	{"GET", "/v2/models/two/infer", "", 405, "Method Not Allowed"},
+	{"HEAD", "/v2/health/live", "", 405, "Method Not Allowed"},
+	{"POST", "/v2", "{}", 405, "Method Not Allowed"},
+	{"PUT", "/v2/logging", "", 405, "Method Not Allowed"},
+	{"FOO", "/v2", "", 405, "Method Not Allowed"},
+	{"GET", "/v2/repository/index", "", 405, "Method Not Allowed"},
+	{"GET", "/v2/models/nope", "", 404, "Request for unknown model: 'nope' is not found"},
+	{"GET", "/v2/models/n%6Fpe", "", 404, "Request for unknown model: 'nope' is not found"},
+	{"GET", "/v2/models/a%2fb", "", 404, "Request for unknown model: 'a%2fb' is not found"},
+	{"GET", "/v2/models/a%00b", "", 404, "Request for unknown model: 'a%00b' is not found"},
+	{"GET", "/v2/models/%2e%2e", "", 404, "Request for unknown model: '%2e%2e' is not found"},
+	{"GET", "/v2/models/%zz", "", 404, "Request for unknown model: '%zz' is not found"},
+	{"GET", "/v2/models/nope/stats", "", 400, "requested model 'nope' is not available"},
+	{"GET", "/v2/models/nope/ready", "", 400, "Model version not ready"},
+	{"GET", "/v2/models/stats/ready", "", 400, "Model version not ready"},
+	{"POST", "/v2/repository/index", `{"ready":1}`, 500, "attempt to access JSON non-boolean as boolean"},
+	{"POST", "/v2/repository/index", "nope", 500, "failed to parse the request JSON buffer: Invalid value. at 1"},
+	{"POST", "/v2/repository/models/two/load", "", 503, "explicit model load / unload is not allowed if polling is enabled"},
+	{"POST", "/v2/repository/models/two/unload", "{}", 503, "explicit model load / unload is not allowed if polling is enabled"},
+	{"POST", "/v2/repository/r/models/two/load", "", 501, "'repository_name' specification is not supported"},
+	{"POST", "/v2/logging", "", 500, "failed to parse the request JSON buffer: The document is empty. at 0"},
+	{"POST", "/v2/logging", `{"log_info":1}`, 500, "attempt to access JSON non-boolean as boolean"},
+	{"POST", "/v2/logging", `{"log_verbose_level":-1}`, 500, "attempt to access JSON non-unsigned-integer as unsigned-integer"},
+	{"POST", "/v2/logging", `{"log_format":1}`, 500, "attempt to access JSON non-string as string"},
+	{"POST", "/v2/logging", `{"log_file":"/tmp/x"}`, 501, "log file location can not be updated through network protocol"},
+	// Not here yet.
+	{"POST", "/v2/models/two/generate", "{}", 501, "generate is not supported"},
+	{"POST", "/v2/models/two/versions/1/generate_stream", "{}", 501, "generate is not supported"},
+	{"GET", "/v2/trace/setting", "", 501, "trace setting is not supported"},
+	{"POST", "/v2/models/two/trace/setting", "{}", 501, "trace setting is not supported"},
+	{"GET", "/v2/systemsharedmemory/status", "", 501, "shared memory is not supported"},
+	{"GET", "/v2/cudasharedmemory/region/a/status", "", 501, "shared memory is not supported"},
+	{"POST", "/v2/systemsharedmemory/region/a/register", "{}", 501, "shared memory is not supported"},
+	{"POST", "/v2/cudasharedmemory/unregister", "", 501, "shared memory is not supported"},
+}
+
+func TestErrors(t *testing.T) {
+	a := newFakeAPI(&fake{}, APIConfig{})
+	for _, c := range errorCases {
+		got := ask(t.Context(), a, c.method, c.path, c.body, nil)
+		if want := `{"error":"` + c.text + `"}`; got.status != c.status || got.body != want || got.typ != typeJSON {
+			t.Errorf("%s %s %s: got %d %s %s, want %d %s", c.method, c.path, c.body, got.status, got.typ, got.body, c.status, want)
+		}
+	}
+}
+
+func TestHealth(t *testing.T) {
+	f := &fake{}
+	a := newFakeAPI(f, APIConfig{})
+	for _, path := range []string{"/v2/health/live", "/v2/health/ready", "/v2/models/two/ready", "/v2/models/two/versions/1/ready"} {
+		if got := ask(t.Context(), a, "GET", path, "", nil); got.status != 200 || got.body != "" || got.typ != "text/plain" {
+			t.Errorf("%s: got %+v", path, got)
+		}
+	}
+	f.down = true
+	for _, path := range []string{"/v2/health/live", "/v2/health/ready"} {
+		if got := ask(t.Context(), a, "GET", path, "", nil); got.status != 400 || got.body != "" {
+			t.Errorf("%s: got %+v", path, got)
+		}
+	}
+}
+
+func TestLogSettingsReachControl(t *testing.T) {
+	f := &fake{}
+	got := ask(t.Context(), newFakeAPI(f, APIConfig{}), "POST", "/v2/logging",
+		`{"log_info":false,"log_verbose_level":2,"log_format":"ISO8601","nope":[1]}`, nil)
+	if got.status != 200 || got.body != original(t, "logging.json") {
+		t.Fatalf("got %+v", got)
+	}
+	s := f.settings.GetSettings()
+	if len(s) != 3 || s["log_info"].GetBoolParam() || s["log_verbose_level"].GetUint32Param() != 2 ||
+		s["log_format"].GetStringParam() != "ISO8601" {
+		t.Errorf("got %v", s)
+	}
+}
