@@ -4,7 +4,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -19,19 +18,15 @@ import (
 )
 
 // certificates makes an authority with a worker's and a gateway's certificate.
-func certificates(t *testing.T) (workers.TLS, *tls.Config) {
+func certificates(t *testing.T) (workers.TLS, TLSFiles) {
 	t.Helper()
 	dir := t.TempDir()
 	caKey, ca := certificate(t, dir, "ca", nil, nil)
 	certificate(t, dir, "worker", ca, caKey)
 	certificate(t, dir, "gateway", ca, caKey)
 	at := func(name string) string { return filepath.Join(dir, name) }
-	pair, err := tls.LoadX509KeyPair(at("gateway.pem"), at("gateway.key"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	return workers.TLS{Cert: at("worker.pem"), Key: at("worker.key"), CA: at("ca.pem")},
-		&tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool(t, at("ca.pem"))}
+		TLSFiles{Cert: at("gateway.pem"), Key: at("gateway.key"), CA: at("ca.pem")}
 }
 
 func certificate(t *testing.T, dir, name string, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*ecdsa.PrivateKey, *x509.Certificate) {

@@ -2,12 +2,17 @@ package client
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"os"
 	"time"
 
 	"github.com/sluice-serve/sluice/workers/shm"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
 // Config says which workers there are. The zero value of a field is its default.
@@ -43,8 +48,32 @@ type LocalWorker struct {
 
 // RemoteWorker is a worker that somebody else started.
 type RemoteWorker struct {
-	Address string      // host:port
-	TLS     *tls.Config // mutual TLS; nil: plain text, for tests and private links
+	Address string   // host:port
+	TLS     TLSFiles // zero: plain text, for tests and private links
+}
+
+// TLSFiles are PEM files for mutual TLS: the gateway's certificate and key, and the
+// authorities whose certificates workers must show. They are read at each connection,
+// so that they may be renewed.
+type TLSFiles struct{ Cert, Key, CA string }
+
+func (f TLSFiles) credentials() (credentials.TransportCredentials, error) {
+	if f == (TLSFiles{}) {
+		return insecure.NewCredentials(), nil
+	}
+	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+	if err != nil {
+		return nil, fmt.Errorf("TLS certificate: %w", err)
+	}
+	pem, err := os.ReadFile(f.CA)
+	if err != nil {
+		return nil, fmt.Errorf("TLS authority: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, errors.New("TLS authority: the file has no certificate")
+	}
+	return credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool, MinVersion: tls.VersionTLS13}), nil
 }
 
 // Deps are what Workers stands on.
@@ -84,8 +113,11 @@ func (c *Config) validate() error {
 		}
 	}
 	for i := range c.Remote {
-		if c.Remote[i].Address == "" {
-			errs = append(errs, fmt.Errorf("remote worker %d has no address", i))
+		if _, _, err := net.SplitHostPort(c.Remote[i].Address); err != nil {
+			errs = append(errs, fmt.Errorf("remote worker %q: %w", c.Remote[i].Address, err))
+		}
+		if _, err := c.Remote[i].TLS.credentials(); err != nil {
+			errs = append(errs, fmt.Errorf("remote worker %q: %w", c.Remote[i].Address, err))
 		}
 	}
 	for name, n := range map[string]int64{"request arena": c.RequestArena, "response arena": c.ResponseArena} {

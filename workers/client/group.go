@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,9 @@ import (
 
 // lossDelay is how long the end of a connection may take to show after a failed call.
 const lossDelay = 100 * time.Millisecond
+
+// loadTries is how many workers may die under the first load of a version.
+const loadTries = 3
 
 // group is the instances of one version on one worker: what one LoadRequest makes.
 type group struct {
@@ -63,13 +67,38 @@ func (g *group) request(handle uint64) *workerpb.LoadRequest {
 	return m
 }
 
+// loadFirst loads the group for the first time. A worker that dies meanwhile may have
+// died of another version, so it is tried again, then by itself.
+func (g *group) loadFirst(ctx context.Context) error {
+	for try := 1; ; try++ {
+		s, err := g.worker.current(ctx)
+		if err != nil {
+			return err
+		}
+		err = g.load(ctx, s, false)
+		if try == loadTries || !errors.Is(err, infer.ErrWorkerLost) {
+			return err
+		}
+	}
+}
+
 // load makes the worker of session s load the group and puts it into service.
 func (g *group) load(ctx context.Context, s *session, announce bool) error {
 	select {
 	case <-g.turn:
 		defer func() { g.turn <- struct{}{} }()
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return infer.Errorf(infer.Cancelled, "load of model '%s': %w", g.spec.Name, context.Cause(ctx))
+	}
+	if g.crashes.Load() > 0 {
+		select {
+		case <-g.worker.alone:
+			defer func() { g.worker.alone <- struct{}{} }()
+		case <-s.lost:
+			return errLost()
+		case <-ctx.Done():
+			return infer.Errorf(infer.Cancelled, "load of model '%s': %w", g.spec.Name, context.Cause(ctx))
+		}
 	}
 	if g.isGone() {
 		return errGone()

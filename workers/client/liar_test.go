@@ -36,6 +36,9 @@ func (l *liar) Watch(_ *workerpb.WatchRequest, s workerpb.Worker_WatchServer) er
 }
 
 func (l *liar) Load(_ context.Context, m *workerpb.LoadRequest) (*workerpb.LoadResponse, error) {
+	if m.Model == "deadly" {
+		os.Exit(1)
+	}
 	for _, inst := range m.Instances {
 		box, err := l.shared.Lane.Mailbox(int(inst.Mailbox))
 		if err != nil {
@@ -144,5 +147,30 @@ func TestLiar(t *testing.T) {
 			}
 			eventually(t, "a restart", func() bool { return w.States()[0].Restarts > 0 })
 		})
+	}
+}
+
+// A model that kills its worker while it loads is given up, and the others load.
+func TestDeadlyLoad(t *testing.T) {
+	w := start(t, Config{Local: []LocalWorker{as("liar")}, Backoff: time.Millisecond, KillAfter: 10 * time.Millisecond})
+	deadly, harmless := spec(1, nil), spec(1, nil)
+	deadly.Name = "deadly"
+	result := make(chan error)
+	go func() {
+		_, err := w.Load(t.Context(), deadly)
+		result <- err
+	}()
+	v := load(t, w, harmless)
+	if err := <-result; !errors.Is(err, infer.ErrWorkerLost) || infer.CodeOf(err) != infer.Unavailable {
+		t.Errorf("got %v", err)
+	}
+	if n := w.States()[0].Restarts; n < 2 {
+		t.Errorf("%d restarts, want a new worker for each try", n)
+	}
+	// The liar has no such call; where its death is still being noticed none is needed.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := v.Unload(ctx); err != nil && infer.CodeOf(err) != infer.Unsupported {
+		t.Errorf("got %v", err)
 	}
 }

@@ -27,13 +27,18 @@ func kill(t testing.TB, w *Workers, sig unix.Signal) {
 	}
 }
 
-func alive(pid int) bool {
+// state is that of a process in ps: 'T' is stopped, 'Z' dead; 0 is no process.
+func state(pid int) byte {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
+	if _, rest, ok := strings.Cut(string(stat), ") "); err == nil && ok {
+		return rest[0]
 	}
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	return rest != "" && rest[0] != 'Z'
+	return 0
+}
+
+func alive(pid int) bool {
+	s := state(pid)
+	return s != 0 && s != 'Z'
 }
 
 // A worker is killed again and again under load: every batch is answered or failed
@@ -133,7 +138,9 @@ func TestHungWorkerIsReplaced(t *testing.T) {
 	s.Changed = func(_ int, up bool) { changed <- up }
 	v := load(t, w, s)
 	defer unload(t, v)
+	pid := int(w.States()[0].PID)
 	kill(t, w, unix.SIGSTOP)
+	eventually(t, "it is stopped", func() bool { return state(pid) == 'T' })
 	b, results := newBatch(1, 4)
 	v.Executor(0).Execute(b)
 	if r := wait(t, results); !errors.Is(r.Err, infer.ErrWorkerLost) {

@@ -19,7 +19,9 @@ import (
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it ended and was waited for
-	err  error         // set before done closes: how it ended
+
+	mu     sync.Mutex
+	reaped bool // guarded by mu: its number may belong to another
 }
 
 // startProcess starts a worker and returns the gateway's end of its socket. A
@@ -62,9 +64,9 @@ func startProcess(w LocalWorker, files []int, log *slog.Logger, ended func(error
 	}
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	go func() {
-		p.err = cmd.Wait()
+		err := p.wait()
 		close(p.done)
-		ended(p.err)
+		ended(err)
 	}()
 	return p, conn, nil
 }
@@ -76,18 +78,32 @@ func sharedFiles(requests, responses *shm.Arena, lane *shm.Lane) []int {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// kill ends the process and what it started. Before the process was waited for, its
-// number can't belong to another.
-func (p *process) kill() {
-	select {
-	case <-p.done:
-		return
-	default:
+// wait returns when the process has ended, after ending what it had started.
+func (p *process) wait() error {
+	var err error = unix.EINTR
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Waitid(unix.P_PID, p.pid(), nil, unix.WEXITED|unix.WNOWAIT, nil)
 	}
-	// ESRCH: it has ended already.
-	_ = unix.Kill(-p.pid(), unix.SIGKILL)
-	_ = p.cmd.Process.Kill()
+	p.mu.Lock()
+	if err == nil { // else nobody knows whose the number is
+		p.killLocked()
+	}
+	p.reaped = true
+	p.mu.Unlock()
+	return p.cmd.Wait()
 }
+
+// kill ends the process and what it started.
+func (p *process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.reaped {
+		p.killLocked()
+	}
+}
+
+// ESRCH: all of its group have ended.
+func (p *process) killLocked() { _ = unix.Kill(-p.pid(), unix.SIGKILL) }
 
 // end waits until the process ended by itself, or kills it when grace is over.
 func (p *process) end(grace time.Duration) {

@@ -108,6 +108,8 @@ func (s *session) connect(target string, creds credentials.TransportCredentials,
 		grpc.WithDisableServiceConfig(),
 		grpc.WithInitialWindowSize(8<<20),
 		grpc.WithInitialConnWindowSize(16<<20),
+		grpc.WithReadBufferSize(128<<10),
+		grpc.WithWriteBufferSize(128<<10),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)))
 	if err != nil {
 		return fmt.Errorf("gRPC client: %w", err)
@@ -144,9 +146,9 @@ func (s *session) openLocal(c *Config, w LocalWorker, requests *shm.Arena) error
 
 // openRemote connects to a worker of another host.
 func (s *session) openRemote(w RemoteWorker) error {
-	creds := insecure.NewCredentials()
-	if w.TLS != nil {
-		creds = credentials.NewTLS(w.TLS)
+	creds, err := w.TLS.credentials()
+	if err != nil {
+		return err
 	}
 	var d net.Dialer
 	return s.connect(w.Address, creds, func(ctx context.Context) (net.Conn, error) {

@@ -3,9 +3,6 @@ package client
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -303,30 +300,21 @@ func testInventory(t *testing.T, w *Workers) {
 	eventually(t, "a report", func() bool { return w.States()[0].Report != nil })
 }
 
-func pool(t *testing.T, file string) *x509.CertPool {
-	t.Helper()
-	pem, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := x509.NewCertPool()
-	if !p.AppendCertsFromPEM(pem) {
-		t.Fatal("no certificate")
-	}
-	return p
-}
-
 func TestWrongCertificate(t *testing.T) {
 	files, client := certificates(t)
 	_, stranger := certificates(t)
-	stranger.RootCAs = client.RootCAs
+	stranger.CA = client.CA
 	address := startRemote(t, workers.Config{TLS: files})
 	w := start(t, Config{Remote: []RemoteWorker{{Address: address, TLS: stranger}}})
 	if w.Ready() {
 		t.Error("a gateway of another authority is served")
 	}
-	w = start(t, Config{Remote: []RemoteWorker{{Address: address, TLS: &tls.Config{RootCAs: client.RootCAs}}}})
+	w = start(t, Config{Remote: []RemoteWorker{{Address: address}}})
 	if w.Ready() {
 		t.Error("a gateway without a certificate is served")
+	}
+	_, err := Start(t.Context(), Config{Remote: []RemoteWorker{{Address: address, TLS: TLSFiles{Cert: "/nowhere"}}}}, Deps{Log: logger(t)})
+	if err == nil {
+		t.Error("a gateway starts without its certificate")
 	}
 }

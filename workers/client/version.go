@@ -55,7 +55,8 @@ type Version struct {
 
 // Load loads a version onto the workers of its instances, at once, and waits until all
 // of them can execute, or ctx ends. On an error nothing is loaded; its text is the
-// worker's. When a worker ends meanwhile that is infer.ErrWorkerLost.
+// worker's. Where workers die of it, it is tried three times, the last two without
+// another version beside it; then the error is infer.ErrWorkerLost.
 func (w *Workers) Load(ctx context.Context, spec Spec) (*Version, error) {
 	v := &Version{executors: make([]*executor, len(spec.Instances))}
 	places := map[*worker][]int{}
@@ -79,13 +80,7 @@ func (w *Workers) Load(ctx context.Context, spec Spec) (*Version, error) {
 			v.executors[i] = g.executors[n]
 		}
 	}
-	err := v.each(func(g *group) error {
-		s, err := g.worker.current(ctx)
-		if err != nil {
-			return err
-		}
-		return g.load(ctx, s, false)
-	})
+	err := v.each(func(g *group) error { return g.loadFirst(ctx) })
 	if err == nil {
 		return v, nil
 	}

@@ -17,6 +17,7 @@ type worker struct {
 	local *LocalWorker  // one of the two is set
 	far   *RemoteWorker // of another host
 	log   *slog.Logger
+	alone chan struct{} // holds one token: versions under which it died load one at a time
 
 	mu       sync.Mutex
 	session  *session                // guarded by mu: nil while it is down
@@ -33,7 +34,8 @@ type worker struct {
 
 func newWorker(owner *Workers, name string) *worker {
 	w := &worker{owner: owner, name: name, log: owner.log.With("worker", name), changed: make(chan struct{}),
-		groups: map[*group]struct{}{}}
+		groups: map[*group]struct{}{}, alone: make(chan struct{}, 1)}
+	w.alone <- struct{}{}
 	for i := owner.cfg.Lane.Mailboxes - 1; i >= 0; i-- {
 		w.boxes = append(w.boxes, i)
 	}
@@ -180,7 +182,7 @@ func (w *worker) current(ctx context.Context) (*session, error) {
 		s, changed, closed := w.session, w.changed, w.closed
 		w.mu.Unlock()
 		switch {
-		case s != nil:
+		case s != nil && !s.isLost():
 			return s, nil
 		case closed:
 			return nil, infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the worker is stopped")

@@ -1,0 +1,77 @@
+package client
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/sluice-serve/sluice/infer"
+	"golang.org/x/sys/unix"
+)
+
+// ticks are the CPU time of a process in hundredths of a second.
+func ticks(b *testing.B, pid int) (n int64) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	f := strings.Fields(rest)
+	var user, system int64
+	if _, err := fmt.Sscan(f[11]+" "+f[12], &user, &system); err != nil {
+		b.Fatal(err)
+	}
+	return user + system
+}
+
+// BenchmarkExecute is one batch after the other on one instance of the identity
+// backend, with the CPU time of both processes: 2 KiB in and out for each row.
+func BenchmarkExecute(b *testing.B) {
+	for _, stream := range []bool{false, true} {
+		for _, rows := range []int{1, 8, 32} {
+			b.Run(fmt.Sprintf("stream=%v/rows=%d", stream, rows), func(b *testing.B) { benchmarkExecute(b, stream, rows) })
+		}
+	}
+}
+
+func benchmarkExecute(b *testing.B, stream bool, rows int) {
+	w := start(b, Config{Local: []LocalWorker{as("worker")}, UseStream: stream})
+	s := spec(1, nil)
+	s.Config.Input, s.Config.Output = s.Config.Input[:1], s.Config.Output[:1]
+	v := load(b, w, s)
+	defer unload(b, v)
+	batch, _ := newBatch(rows, 512)
+	batch.Inputs = batch.Inputs[:1]
+	mem, err := w.Memory().Alloc(int64(rows) * 2048)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer w.Memory().Free(mem)
+	batch.Inputs[0].Segments = [][]byte{mem}
+	done, left := make(chan error, 1), 0
+	e := v.Executor(0)
+	batch.Deliver = func(r *infer.Result) {
+		err := r.Err
+		r.Memory.Release()
+		if left--; left <= 0 || err != nil {
+			done <- err
+			return
+		}
+		batch.ID++
+		e.Execute(batch) // as a scheduler does that has more waiting
+	}
+	pid := int(w.States()[0].PID)
+	b.ReportAllocs()
+	before := [2]int64{ticks(b, pid), ticks(b, unix.Getpid())}
+	b.ResetTimer()
+	left = b.N
+	e.Execute(batch)
+	if err := <-done; err != nil {
+		b.Fatal(err)
+	}
+	b.StopTimer()
+	worker, gateway := ticks(b, pid)-before[0], ticks(b, unix.Getpid())-before[1]
+	b.ReportMetric(float64(worker)*1e4/float64(b.N), "worker-cpu-us/op")
+	b.ReportMetric(float64(gateway)*1e4/float64(b.N), "gateway-cpu-us/op")
+}
