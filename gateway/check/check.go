@@ -1,0 +1,166 @@
+// Package check says of model repositories what would be served and what is wrong,
+// without loading anything: what was completed and from what, which versions would be
+// loaded where, every fault with its place in the config, and near misses such as a
+// config.pbxt or a version folder called v1. `sluice check` prints its Report.
+//
+// It uses the repository's own reading, so both say the same. It has no state.
+package check
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluice-serve/sluice/gateway/modelconfig"
+	"github.com/sluice-serve/sluice/gateway/repository"
+)
+
+// Report is what a check found.
+type Report struct {
+	Repositories []string // faults of repositories themselves
+	Models       []Model  // by name
+	Opened       bool     // workers were asked, so model files were opened
+}
+
+// Model is what was found out about one model.
+type Model struct {
+	Name      string
+	Dir       string
+	Completed []string            // what the config leaves out, and from where it was filled in
+	Loads     []string            // versions that would be loaded, and where
+	Ignored   []string            // version folders that would not be loaded, and why
+	Faults    []modelconfig.Fault // why it would not be served, or not whole
+	Hints     []string            // near misses: what was probably meant
+}
+
+// OK says that every model would be served.
+func (r *Report) OK() bool {
+	return len(r.Repositories) == 0 && !slices.ContainsFunc(r.Models, func(m Model) bool { return len(m.Faults) > 0 })
+}
+
+// Wrong counts the models that have faults.
+func (r *Report) Wrong() int {
+	n := 0
+	for _, m := range r.Models {
+		if len(m.Faults) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// Check reads the repositories of cfg. With workers, model files are opened and
+// compared with the configs; w may be nil. When ctx ends, the models that were not
+// reached have that as their fault.
+func Check(ctx context.Context, cfg repository.Config, w repository.Workers) *Report {
+	r := &Report{Opened: w != nil}
+	folders, err := repository.Find(cfg.Paths)
+	if err != nil {
+		r.Repositories = append(r.Repositories, strings.Split(err.Error(), "\n")...)
+	}
+	for _, path := range cfg.Paths {
+		if hint := nested(path); hint != "" {
+			r.Repositories = append(r.Repositories, hint)
+		}
+	}
+	if len(folders) == 0 && len(r.Repositories) == 0 {
+		r.Repositories = append(r.Repositories, "no model folders in "+strings.Join(cfg.Paths, ", "))
+	}
+	for _, f := range folders {
+		m := Model{Name: f.Name, Dir: f.Dir}
+		if err := ctx.Err(); err != nil {
+			m.fault(fmt.Errorf("not checked: %w", err))
+		} else {
+			m.check(ctx, f, &cfg, w)
+		}
+		r.Models = append(r.Models, m)
+	}
+	return r
+}
+
+func (m *Model) check(ctx context.Context, f repository.Folder, cfg *repository.Config, w repository.Workers) {
+	plan, err := repository.Open(f, cfg, w)
+	m.Completed = plan.Notes
+	for _, dir := range f.Also {
+		m.Hints = append(m.Hints, fmt.Sprintf("it is in %s and in %s: remove or rename one", f.Dir, dir))
+	}
+	m.fault(err)
+	m.nearMisses(plan)
+	if err != nil {
+		return
+	}
+	if plan.Source == nil {
+		m.Completed = append([]string{"the whole config: there is no " + repository.ConfigFile}, m.Completed...)
+	}
+	for _, n := range plan.Absent {
+		m.fault(plan.Source.Locate(wrap("version_policy", fmt.Sprintf("version %d is specified for model '%s', but the version directory is not present", n, f.Name))))
+	}
+	for _, n := range plan.Existing {
+		if !slices.Contains(plan.Versions, n) {
+			m.Ignored = append(m.Ignored, fmt.Sprintf("version %d: the version policy leaves it out", n))
+		}
+	}
+	for _, n := range plan.Versions {
+		v, err := plan.Version(ctx, n, true)
+		if err != nil {
+			if len(plan.Versions) > 1 && modelconfig.FaultsOf(err) == nil {
+				err = fmt.Errorf("version %d: %w", n, err)
+			}
+			m.fault(err)
+			continue
+		}
+		for _, note := range v.Notes {
+			if !slices.Contains(m.Completed, note) {
+				m.Completed = append(m.Completed, note)
+			}
+		}
+		m.Loads = append(m.Loads, where(v))
+	}
+}
+
+// wrap is a fault as an error.
+func wrap(path, msg string) error { return modelconfig.Faults{{Path: path, Msg: msg}} }
+
+// fault adds an error, fault by fault where it has more than one.
+func (m *Model) fault(err error) {
+	if err == nil {
+		return
+	}
+	faults := modelconfig.FaultsOf(err)
+	if faults == nil {
+		faults = modelconfig.Faults{{Msg: err.Error()}}
+	}
+	for _, f := range faults {
+		if !slices.Contains(m.Faults, f) {
+			m.Faults = append(m.Faults, f)
+		}
+	}
+}
+
+// where says what a version's instances are and where they go.
+func where(v *repository.VersionPlan) string {
+	text := fmt.Sprintf("version %d with %s", v.Spec.Version, v.Spec.Backend)
+	if len(v.Spec.Instances) == 0 {
+		return text
+	}
+	places, count := []string{}, map[string]int{}
+	for _, i := range v.Spec.Instances {
+		place := "the CPU"
+		if i.GPU {
+			place = fmt.Sprintf("GPU %d", i.Device)
+		}
+		if count[place] == 0 {
+			places = append(places, place)
+		}
+		count[place]++
+	}
+	for i, p := range places {
+		unit := "instance"
+		if count[p] > 1 {
+			unit = "instances"
+		}
+		places[i] = fmt.Sprintf("%d %s on %s", count[p], unit, p)
+	}
+	return text + ": " + strings.Join(places, ", ")
+}
