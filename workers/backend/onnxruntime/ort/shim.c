@@ -3,6 +3,10 @@
 #include "shim.h"
 
 #include <dlfcn.h>
+#include <features.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,7 +189,12 @@ int sl_session(const sl_lib *lib, const char *path, const OrtSessionOptions *o, 
   return sl_check(lib, lib->api->CreateSession(lib->env, path, o, out), e);
 }
 
-void sl_session_free(const sl_lib *lib, OrtSession *s) { lib->api->ReleaseSession(s); }
+void sl_session_free(const sl_lib *lib, OrtSession *s) {
+  lib->api->ReleaseSession(s);
+#ifdef __GLIBC__
+  malloc_trim(0);  // the weights' memory goes back to the system, not to malloc's lists
+#endif
+}
 
 int sl_count(const sl_lib *lib, const OrtSession *s, int kind, size_t *n, sl_error *e) {
   switch (kind) {
