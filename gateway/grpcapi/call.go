@@ -118,11 +118,10 @@ func (s *Service) serve(ctx context.Context, c *Call, receive func() error) erro
 	}
 	defer done()
 	defer c.release()
-	start := infer.Now()
 	if err := receive(); err != nil {
 		return err
 	}
-	c.Request.Times.RequestStart = start
+	c.Request.Times.RequestStart = infer.Now()
 	if s.forward != nil {
 		if err := s.forwardHeaders(ctx, &c.Request); err != nil {
 			return err

@@ -371,6 +371,26 @@ func TestDecodeLargeIsCopiedOnceAndAligned(t *testing.T) {
 	}
 }
 
+func TestDecodeLargeTypedContents(t *testing.T) {
+	bodies := &fakeBodies{}
+	s := testService(t, bodies)
+	m := fp32Request(200_000)
+	want := m.RawInputContents[0]
+	typed("FP32", &inference.InferTensorContents{Fp32Contents: make([]float32, 200_000)})(m)
+	for i := range m.Inputs[0].Contents.Fp32Contents {
+		m.Inputs[0].Contents.Fp32Contents[i] = float32(i)
+	}
+	c := newCall()
+	s.decode(c, cutFrames(marshal(t, m), 16<<10))
+	if c.err != nil || !bytes.Equal(c.Request.Inputs[0].Data, want) {
+		t.Fatalf("decoded wrong: %v", c.err)
+	}
+	if out := bodies.out.Load(); out != int64(len(want)) {
+		t.Fatalf("%d bytes are out, want the tensor's %d alone", out, len(want))
+	}
+	c.release()
+}
+
 func TestDecodeWithoutMemory(t *testing.T) {
 	refused := infer.Refusef(infer.Unavailable, infer.ReasonMemory, "full")
 	s := testService(t, &fakeBodies{fail: refused})

@@ -2,6 +2,7 @@ package grpcapi
 
 import (
 	"math"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -38,10 +39,8 @@ func (o *output) Put(*[]byte) {
 // always raw, as in the original.
 func (s *Service) encode(c *Call, r *infer.Response) error {
 	defer r.Memory.Release()
-	for i := range r.Outputs {
-		if err := checkSize(&r.Outputs[i]); err != nil {
-			return err
-		}
+	if err := checkResponse(r); err != nil {
+		return err
 	}
 	n := headSize(r)
 	head, pooled := c.small[:0], (*[]byte)(nil)
@@ -109,14 +108,25 @@ func (s *Service) lend(data []byte, memory *infer.Buffer) mem.Buffer {
 	return mem.NewBuffer(&o.data, o)
 }
 
-// checkSize holds back outputs whose bytes don't fill their shape.
-func checkSize(t *infer.Tensor) error {
-	want, err := infer.ByteSize(t.Datatype, t.Shape)
-	if err != nil {
-		return infer.Errorf(infer.Internal, "output '%s': %w", t.Name, err)
+// checkResponse holds back what a client could not read: outputs whose bytes don't fill
+// their shape, and texts of a model that are not UTF-8, as proto3 strings must be.
+func checkResponse(r *infer.Response) error {
+	for i := range r.Outputs {
+		t := &r.Outputs[i]
+		want, err := infer.ByteSize(t.Datatype, t.Shape)
+		switch {
+		case err != nil:
+			return infer.Errorf(infer.Internal, "output '%s': %w", t.Name, err)
+		case want >= 0 && want != int64(len(t.Data)):
+			return infer.Errorf(infer.Internal, "output '%s' of shape %v has %d bytes, want %d", t.Name, t.Shape, len(t.Data), want)
+		case !utf8.ValidString(t.Name):
+			return infer.Errorf(infer.Internal, "output name %q is not UTF-8", t.Name)
+		}
 	}
-	if want >= 0 && want != int64(len(t.Data)) {
-		return infer.Errorf(infer.Internal, "output '%s' of shape %v has %d bytes, want %d", t.Name, t.Shape, len(t.Data), want)
+	for i := range r.Params {
+		if p := &r.Params[i]; !utf8.ValidString(p.Name) || !utf8.ValidString(p.Value.Str) {
+			return infer.Errorf(infer.Internal, "response parameter %q is not UTF-8", p.Name)
+		}
 	}
 	return nil
 }

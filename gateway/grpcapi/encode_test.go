@@ -111,6 +111,21 @@ func TestEncodeRefusesOutputsOfTheWrongSize(t *testing.T) {
 	}
 }
 
+func TestEncodeRefusesTextThatIsNone(t *testing.T) {
+	for name, change := range map[string]func(*infer.Response){
+		"parameter": func(r *infer.Response) {
+			r.Params = infer.Params{{Name: "p", Value: infer.Value{Kind: infer.KindString, Str: "\xff"}}}
+		},
+		"output name": func(r *infer.Response) { r.Outputs[0].Name = "\xff" },
+	} {
+		r := response(func() {}, 64)
+		change(r)
+		if err := testService(t, nil).encode(newCall(), r); err == nil || infer.CodeOf(err) != infer.Internal {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // withCPU runs a benchmark's loop and reports the processor time of an operation too:
 // on a machine that others use, wall time says little.
 func withCPU(b *testing.B, loop func()) {

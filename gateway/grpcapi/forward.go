@@ -28,7 +28,8 @@ func (s *Service) forwardHeaders(ctx context.Context, req *infer.Request) error 
 			return infer.Errorf(infer.InvalidArg, "Header '%s' is reserved for Triton usage and cannot be forwarded.", key)
 		}
 		values := md[key]
-		value := infer.Value{Kind: infer.KindString, Str: values[len(values)-1]}
+		value := infer.Value{Kind: infer.KindString,
+			Str: strings.ToValidUTF8(values[len(values)-1], "\uFFFD")} // of "-bin" headers it may be any bytes
 		at := slices.IndexFunc(req.Params, func(p infer.Param) bool { return p.Name == key })
 		if at < 0 {
 			req.Params = append(req.Params, infer.Param{Name: key, Value: value})

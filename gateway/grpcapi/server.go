@@ -139,6 +139,7 @@ func options(cfg *Config, service *Service) ([]grpc.ServerOption, error) {
 		grpc.ReadBufferSize(cfg.BufferSize),
 		grpc.WriteBufferSize(cfg.BufferSize),
 		grpc.SharedWriteBuffer(true),
+		grpc.WaitForHandlers(true), // nobody reads a request once Shutdown is over
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.KeepaliveTime, Timeout: cfg.KeepaliveTimeout,
 			MaxConnectionAge: cfg.MaxConnectionAge, MaxConnectionAgeGrace: cfg.MaxConnectionAgeGrace}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.MinPingInterval,

@@ -106,6 +106,9 @@ func fromParams(m map[string]*inference.InferParameter) ([]param, error) {
 // toMessage copies a response and releases its memory.
 func toMessage(r *infer.Response) (*inference.ModelInferResponse, error) {
 	defer r.Memory.Release()
+	if err := checkResponse(r); err != nil {
+		return nil, err
+	}
 	m := &inference.ModelInferResponse{ModelName: r.Model, ModelVersion: r.Version, Id: r.ID}
 	for i := range r.Params {
 		if m.Parameters == nil {
@@ -115,9 +118,6 @@ func toMessage(r *infer.Response) (*inference.ModelInferResponse, error) {
 	}
 	for i := range r.Outputs {
 		o := &r.Outputs[i]
-		if err := checkSize(o); err != nil {
-			return nil, err
-		}
 		m.Outputs = append(m.Outputs, &inference.ModelInferResponse_InferOutputTensor{
 			Name: o.Name, Datatype: o.Datatype.String(), Shape: slices.Clone(o.Shape)})
 		m.RawOutputContents = append(m.RawOutputContents, slices.Clone(o.Data))
