@@ -36,7 +36,7 @@ test: fmt-check vet lint generate-check build models venv-test analyzer ## all t
 	@echo "== fuzz, 3 s each"
 	@scripts/fuzz.sh 3
 	@echo "== clients and faults against the built binaries (test/conformance, test/e2e)"
-	@$(VENV) -m pytest -q -rs -p no:cacheprovider test/conformance test/e2e
+	@$(VENV) -m pytest -q -rs --tb=short -p no:cacheprovider test/conformance test/e2e
 
 bench: build venv-test peer ## sluice, the original and bare ONNX Runtime, side by side (ARGS=--quick)
 	@$(VENV) scripts/make_models.py bench .cache/bench-models

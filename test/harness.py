@@ -89,7 +89,6 @@ class Server:
                 self.fail_if_over()
         except BaseException:
             self.kill()
-            print(self.log()[-4000:])
             raise
 
     def over(self):
@@ -97,7 +96,7 @@ class Server:
 
     def fail_if_over(self):
         if self.over():
-            raise AssertionError(f"bin/sluice ended with {self.process.returncode}:\n{self.log()[-4000:]}")
+            raise AssertionError(f"bin/sluice ended with {self.process.returncode}:\n{self.log()[-1500:]}")
 
     def log(self):
         return self.log_path.read_text(errors="replace")

@@ -51,7 +51,7 @@ def free_ports(n):
 
 
 def translate(source, target):
-    for model in sorted(source.iterdir()):
+    for model in [*sorted(source.iterdir()), ROOT / "models/identity_fp32"]:
         config = (model / "config.pbtxt").read_text().replace('backend: "identity"', 'backend: "python"')
         for version in (v for v in model.iterdir() if v.is_dir()):
             folder = target / model.name / version.name
