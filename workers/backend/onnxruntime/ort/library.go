@@ -11,7 +11,6 @@ import "C"
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -137,11 +136,11 @@ func logLine(log *slog.Logger, line string) {
 	if line == "" {
 		return
 	}
-	level := slog.LevelDebug
+	write := log.Debug
 	if line[0] >= '2' {
-		level = slog.LevelWarn
+		write = log.Warn
 	}
-	log.Log(context.Background(), level, "ONNX Runtime: "+line[1:])
+	write("ONNX Runtime: " + line[1:])
 }
 
 // Version is the library's, "1.31.1".
