@@ -2,12 +2,53 @@ package gateway
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"log/slog"
+
+	"github.com/sluice-serve/sluice/gateway/check"
+	"github.com/sluice-serve/sluice/gateway/repository"
+	"github.com/sluice-serve/sluice/workers/client"
 )
 
-// Check writes what would be served from model repositories, and what is wrong with
-// them, to out. It starts the workers for it, so that model files are opened; an error
-// says that something would not be served.
-func Check(ctx context.Context, paths []string, out io.Writer) error {
+// Check writes to out what would be served from cfg's model repositories, and what is
+// wrong with them. It starts the workers for it, so that model files are opened; where
+// they don't start it says so and checks the rest. An error says that something would
+// not be served.
+func Check(ctx context.Context, cfg Config, out io.Writer) error {
+	r := &cfg.Repository
+	conf := repository.Config{Paths: r.Paths, NoAutoComplete: r.NoAutoComplete, BackendOptions: r.BackendOptions}
+	report, err := checkWithWorkers(ctx, &cfg, conf)
+	if err != nil {
+		if _, err := fmt.Fprintf(out, "The workers can't be asked, so model files are not opened: %v\n\n", err); err != nil {
+			return err
+		}
+		report = check.Check(ctx, conf, nil)
+	}
+	if _, err := report.WriteTo(out); err != nil {
+		return err
+	}
+	if !report.OK() {
+		return fmt.Errorf("%d of %d models would not be served as they are", report.Wrong(), len(report.Models))
+	}
 	return nil
+}
+
+func checkWithWorkers(ctx context.Context, cfg *Config, conf repository.Config) (report *check.Report, err error) {
+	wc, err := workersConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	w, err := client.Start(ctx, wc, client.Deps{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	report = check.Check(ctx, conf, repositoryWorkers{w})
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), unloadTime)
+	defer cancel()
+	if err := w.Close(end); err != nil && !errors.Is(err, context.Canceled) {
+		return nil, fmt.Errorf("ending the workers: %w", err)
+	}
+	return report, nil
 }

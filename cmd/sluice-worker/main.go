@@ -11,7 +11,9 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -46,11 +48,14 @@ func parse(args []string) (options, error) {
 	f.BoolVar(&o.config.Insecure, "insecure", false, "serve a loopback address without TLS")
 	f.DurationVar(&o.config.ExitTimeout, "exit-timeout", 0, "longest wait for batches in flight when stopping (default 30s)")
 	f.StringVar(&o.onnxruntime, "onnxruntime", os.Getenv("SLUICE_ONNXRUNTIME"),
-		"shared library of ONNX Runtime (environment: SLUICE_ONNXRUNTIME)")
+		"shared library of ONNX Runtime (environment: SLUICE_ONNXRUNTIME; default: lib/libonnxruntime.so.* beside this program)")
 	f.BoolVar(&o.verbose, "log-verbose", false, "log what is of interest for debugging only")
 	f.BoolVar(&o.version, "version", false, "print the version")
 	if err := f.Parse(args); err != nil {
 		return o, err
+	}
+	if o.onnxruntime == "" {
+		o.onnxruntime = libraryBeside()
 	}
 	var err error
 	if o.config.Device, err = workers.ParseDevice(o.device); err != nil {
@@ -64,6 +69,19 @@ func parse(args []string) (options, error) {
 		return o, errors.New("exactly one of --inherited and --listen is needed")
 	}
 	return o, nil
+}
+
+// libraryBeside is the newest ONNX Runtime in lib/ beside this program; "" for none.
+func libraryBeside() string {
+	self, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	found, err := filepath.Glob(filepath.Join(filepath.Dir(self), "lib", "libonnxruntime.so.*"))
+	if err != nil || len(found) == 0 {
+		return ""
+	}
+	return slices.Max(found)
 }
 
 func main() {

@@ -83,9 +83,15 @@ func serve(ctx context.Context, args []string, stdout io.Writer) error {
 }
 
 func check(ctx context.Context, args []string, stdout io.Writer) error {
-	if len(args) == 0 || args[0] == "--help" {
-		_, err := io.WriteString(stdout, "Usage: sluice check DIR [DIR…]\n\nSays for each model what was completed, what will be loaded where, and what is wrong.\n")
+	s, err := flags.ParseCheck(args, os.LookupEnv)
+	if err != nil {
 		return err
 	}
-	return gateway.Check(ctx, args, stdout)
+	if s.Help {
+		_, err := io.WriteString(stdout, "Usage: sluice check DIR [DIR…] [flags of sluice serve]\n\n"+
+			"Says for each model what was completed, what will be loaded where, and what is wrong.\n"+
+			"Nothing is loaded and nothing is listened on.\n")
+		return err
+	}
+	return gateway.Check(ctx, s.Config, stdout)
 }

@@ -115,6 +115,16 @@ func TestHelp(t *testing.T) {
 	}
 }
 
+func TestCheckArguments(t *testing.T) {
+	s, err := ParseCheck([]string{"/a", "--disable-auto-complete-config", "/b"}, none)
+	if err != nil || len(s.Config.Repository.Paths) != 2 || !s.Config.Repository.NoAutoComplete {
+		t.Errorf("got %+v, %v", s.Config.Repository, err)
+	}
+	if s, err = ParseCheck(nil, none); err != nil || !s.Help {
+		t.Errorf("without arguments: help %v, %v", s.Help, err)
+	}
+}
+
 const originalFlags = `help id exit-timeout-secs log-verbose log-info log-warning log-error log-format log-file model-store
 model-repository exit-on-error disable-auto-complete-config strict-readiness model-control-mode repository-poll-secs
 load-model model-config-name model-load-thread-count model-load-retry-count model-namespacing enable-peer-access

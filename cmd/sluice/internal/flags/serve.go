@@ -51,6 +51,20 @@ func Usage(w io.Writer) error {
 	return newServe().table().usage(w)
 }
 
+// ParseCheck reads the arguments after `sluice check`: repositories, and flags of
+// serve, of which those of the repository, the workers and the backends matter.
+func ParseCheck(args []string, env func(string) (string, bool)) (*Serve, error) {
+	s := newServe()
+	rest, err := s.table().parse(args, env)
+	s.Config.Repository.Paths = append(s.Config.Repository.Paths, rest...)
+	s.Help = s.Help || err == nil && len(s.Config.Repository.Paths) == 0
+	if err != nil || s.Help {
+		return s, err
+	}
+	s.finish()
+	return s, s.Config.Validate()
+}
+
 func newServe() *Serve { return &Serve{Config: gateway.DefaultConfig()} }
 
 // finish fills what depends on several flags.
