@@ -3,10 +3,6 @@ package modelconfig
 import (
 	"errors"
 	"fmt"
-	"math"
-	"slices"
-	"sort"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -20,8 +16,9 @@ import (
 const MaxSize = 16 << 20
 
 const (
-	maxDepth  = 64 // of nested messages; the schema needs 7
-	maxFaults = 20 // reported of one file
+	maxDepth    = 64      // of nested messages; the schema needs 7
+	maxMessages = 1 << 16 // in one file
+	maxFaults   = 20      // reported of one file
 )
 
 // Parse reads a model config in protobuf text format. file is its name in messages.
@@ -51,13 +48,14 @@ func Parse(file string, data []byte) (*modelconfig.ModelConfig, *Source, error) 
 }
 
 type parser struct {
-	file   string
-	lex    lexer
-	tok    token // the next one
-	src    *Source
-	faults Faults
-	offset int // of the line that the last position was found on
-	line   int // of offset, from 0
+	file     string
+	lex      lexer
+	tok      token // the next one
+	src      *Source
+	faults   Faults
+	messages int
+	offset   int // that pos is the place of
+	pos      Pos
 }
 
 func (p *parser) advance() (err error) {
@@ -65,17 +63,19 @@ func (p *parser) advance() (err error) {
 	return err
 }
 
-// position counts lines; it goes on from the last call, since offsets mostly grow.
+// position counts on from the last call, since offsets mostly grow.
 func (p *parser) position(at int) Pos {
-	if at < p.offset {
-		p.offset, p.line = 0, 0
+	if at < p.offset || p.pos.Line == 0 {
+		p.offset, p.pos = 0, Pos{1, 1}
 	}
 	between := p.lex.src[p.offset:at]
-	p.line += strings.Count(between, "\n")
+	p.offset = at
 	if n := strings.LastIndexByte(between, '\n'); n >= 0 {
-		p.offset += n + 1
+		p.pos.Line += strings.Count(between, "\n")
+		p.pos.Column, between = 1, between[n+1:]
 	}
-	return Pos{p.line + 1, 1 + utf8.RuneCountInString(p.lex.src[p.offset:at])}
+	p.pos.Column += utf8.RuneCountInString(between)
+	return p.pos
 }
 
 func (p *parser) fault(at int, path, format string, args ...any) {
@@ -94,10 +94,15 @@ func (p *parser) message(m protoreflect.Message, path, closing string, depth int
 	if depth > maxDepth {
 		return p.syntax("messages are nested more than %d deep", maxDepth)
 	}
+	if p.messages++; p.messages > maxMessages {
+		return p.syntax("the file has more than %d messages", maxMessages)
+	}
 	opened := p.tok.at
 	seen := map[protoreflect.Name]int{}
 	for {
 		switch {
+		case len(p.faults) == maxFaults-1:
+			return p.syntax("there are more faults; the rest of the file was not read")
 		case p.tok.kind == end && closing == "", closing != "" && p.tok.is(closing):
 			return nil
 		case p.tok.kind == end:
@@ -232,6 +237,9 @@ func (p *parser) entry(m protoreflect.Message, fd protoreflect.FieldDescriptor, 
 	closing, err := p.open(fd)
 	if err != nil {
 		return err
+	}
+	if p.messages++; p.messages > maxMessages {
+		return p.syntax("the file has more than %d messages", maxMessages)
 	}
 	var key protoreflect.MapKey
 	value := m.Mutable(fd).Map().NewValue()
@@ -415,132 +423,4 @@ func (p *parser) str(fd protoreflect.FieldDescriptor, path string) (v protorefle
 		return v, false, nil
 	}
 	return protoreflect.ValueOfString(whole.String()), true, nil
-}
-
-// convert makes a value of the field's type. why is a hint for the message.
-func convert(fd protoreflect.FieldDescriptor, t token, negative bool) (v protoreflect.Value, ok bool, why string) {
-	switch fd.Kind() {
-	case protoreflect.StringKind:
-		return v, false, fmt.Sprintf("; write it in quotes: %q", t.str)
-	case protoreflect.BoolKind:
-		switch {
-		case negative:
-		case slices.Contains([]string{"true", "True", "t", "1"}, t.str):
-			return protoreflect.ValueOfBool(true), true, ""
-		case slices.Contains([]string{"false", "False", "f", "0"}, t.str):
-			return protoreflect.ValueOfBool(false), true, ""
-		}
-		return v, false, "; write true or false"
-	case protoreflect.EnumKind:
-		return enum(fd.Enum(), t, negative)
-	case protoreflect.FloatKind, protoreflect.DoubleKind:
-		f, ok := float(t, negative)
-		if fd.Kind() == protoreflect.FloatKind {
-			return protoreflect.ValueOfFloat32(float32(f)), ok, ""
-		}
-		return protoreflect.ValueOfFloat64(f), ok, ""
-	}
-	return integer(fd, t, negative)
-}
-
-func integer(fd protoreflect.FieldDescriptor, t token, negative bool) (v protoreflect.Value, ok bool, why string) {
-	if t.kind != number {
-		return v, false, ""
-	}
-	u, err := strconv.ParseUint(t.str, 0, 64)
-	if err != nil || strings.ContainsAny(t.str, "_oObB") && !strings.HasPrefix(strings.ToLower(t.str), "0x") {
-		return v, false, ""
-	}
-	limit := map[protoreflect.Kind]uint64{protoreflect.Int32Kind: math.MaxInt32, protoreflect.Int64Kind: math.MaxInt64,
-		protoreflect.Uint32Kind: math.MaxUint32, protoreflect.Uint64Kind: math.MaxUint64}[fd.Kind()]
-	signed := fd.Kind() == protoreflect.Int32Kind || fd.Kind() == protoreflect.Int64Kind
-	switch {
-	case negative && !signed && u != 0:
-		return v, false, ""
-	case negative && signed && u == limit+1:
-	case u > limit:
-		return v, false, ""
-	}
-	n := int64(u)
-	if negative {
-		n = -n
-	}
-	switch fd.Kind() {
-	case protoreflect.Int32Kind:
-		return protoreflect.ValueOfInt32(int32(n)), true, ""
-	case protoreflect.Int64Kind:
-		return protoreflect.ValueOfInt64(n), true, ""
-	case protoreflect.Uint32Kind:
-		return protoreflect.ValueOfUint32(uint32(u)), true, ""
-	}
-	return protoreflect.ValueOfUint64(u), true, ""
-}
-
-func float(t token, negative bool) (float64, bool) {
-	s := strings.ToLower(t.str)
-	switch s {
-	case "infinity":
-		s = "inf"
-	case "inf", "nan":
-	default:
-		if t.kind != number || strings.Contains(s, "_") {
-			return 0, false
-		}
-		if !strings.HasPrefix(s, "0x") {
-			s = strings.TrimSuffix(s, "f")
-		}
-	}
-	f, err := strconv.ParseFloat(s, 64)
-	if err != nil && !errors.Is(err, strconv.ErrRange) {
-		return 0, false
-	}
-	if negative {
-		f = -f
-	}
-	return f, true
-}
-
-func enum(ed protoreflect.EnumDescriptor, t token, negative bool) (v protoreflect.Value, ok bool, why string) {
-	var names []string
-	for i := range ed.Values().Len() {
-		names = append(names, string(ed.Values().Get(i).Name()))
-	}
-	if t.kind == ident && !negative {
-		if value := ed.Values().ByName(protoreflect.Name(t.str)); value != nil {
-			return protoreflect.ValueOfEnum(value.Number()), true, ""
-		}
-		if near := suggestion(t.str, names); near != "" {
-			return v, false, near
-		}
-	} else if n, err := strconv.ParseInt(t.str, 0, 32); err == nil && !negative {
-		if value := ed.Values().ByNumber(protoreflect.EnumNumber(n)); value != nil {
-			return protoreflect.ValueOfEnum(value.Number()), true, ""
-		}
-	}
-	return v, false, "; it is one of " + strings.Join(names, ", ")
-}
-
-func kindName(fd protoreflect.FieldDescriptor) string {
-	switch fd.Kind() {
-	case protoreflect.StringKind:
-		return "a string"
-	case protoreflect.BoolKind:
-		return "true or false"
-	case protoreflect.EnumKind:
-		return "a " + string(fd.Enum().Name()) + " name"
-	case protoreflect.FloatKind, protoreflect.DoubleKind:
-		return "a number"
-	case protoreflect.Uint32Kind, protoreflect.Uint64Kind:
-		return "a whole number of 0 or more (" + fd.Kind().String() + ")"
-	}
-	return "a whole number (" + fd.Kind().String() + ")"
-}
-
-func fieldNames(md protoreflect.MessageDescriptor) []string {
-	var names []string
-	for i := range md.Fields().Len() {
-		names = append(names, string(md.Fields().Get(i).Name()))
-	}
-	sort.Strings(names)
-	return names
 }

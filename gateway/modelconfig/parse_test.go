@@ -80,6 +80,10 @@ func TestParseLimits(t *testing.T) {
 		"unknown depth": strings.Repeat("a {", 1e5),
 		"list depth":    "a: " + strings.Repeat("[", 1e5),
 		"known depth":   strings.Repeat("input { reshape {", 1e5),
+		"messages":      strings.Repeat("input{}", MaxSize/7),
+		"entries":       strings.Repeat("parameters{}", MaxSize/12),
+		"twice":         strings.Repeat("name:'' ", MaxSize/8),
+		"unknown":       strings.Repeat("n:'' ", MaxSize/5),
 	} {
 		if _, _, err := Parse("c", []byte(text)); err == nil {
 			t.Errorf("%s: accepted", name)
@@ -102,6 +106,18 @@ func TestSourceFind(t *testing.T) {
 	}
 }
 
+// stricter says that the fault is one that prototext lets pass, on purpose.
+func stricter(err error) bool {
+	for _, f := range FaultsOf(err) {
+		for _, known := range []string{"NUL byte", "more than"} {
+			if strings.Contains(f.Msg, known) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func FuzzParse(f *testing.F) {
 	for _, folder := range []string{"good", "bad"} {
 		for _, data := range corpus(f, folder) {
@@ -116,6 +132,9 @@ func FuzzParse(f *testing.F) {
 		case err != nil:
 			if infer.CodeOf(err) != infer.InvalidArg {
 				t.Fatalf("code %v of %v", infer.CodeOf(err), err)
+			}
+			if wantErr == nil && !stricter(err) {
+				t.Fatalf("prototext accepts it: %v", err)
 			}
 			return
 		case wantErr == nil && !proto.Equal(got, want) && !strings.Contains(fmt.Sprint(got), "nan"):

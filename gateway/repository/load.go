@@ -17,8 +17,15 @@ var codeWords = map[infer.Code]string{infer.Unknown: "Unknown", infer.InvalidArg
 	infer.Cancelled: "Cancelled", infer.NotFound: "Not found", infer.Internal: "Internal", infer.Unsupported: "Unsupported",
 	infer.Unavailable: "Unavailable"}
 
+// errDuplicate has the original's reason for models that are in two repositories, word
+// for word.
+var errDuplicate = errors.New("model appears in two or more repositories")
+
 // reason is an error as the index shows it.
 func reason(err error) string {
+	if errors.Is(err, errDuplicate) {
+		return errDuplicate.Error()
+	}
 	word, ok := codeWords[infer.CodeOf(err)]
 	if !ok {
 		word = infer.CodeOf(err).String()

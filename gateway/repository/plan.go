@@ -44,7 +44,7 @@ type Plan struct {
 func Open(f Folder, cfg *Config, w Workers) (*Plan, error) {
 	p := &Plan{Folder: f, cfg: cfg, w: w}
 	if len(f.Also) > 0 {
-		return p, infer.Errorf(infer.InvalidArg, "model appears in two or more repositories")
+		return p, infer.Errorf(infer.InvalidArg, "%w", errDuplicate)
 	}
 	var err error
 	if p.Existing, err = f.Versions(); err != nil {

@@ -21,7 +21,7 @@ func (r *Repository) Ready() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.entries {
-		if e.fault != "" {
+		if e.fault != "" || len(e.versions) == 0 {
 			return false
 		}
 		for _, v := range e.versions {

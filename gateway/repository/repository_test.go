@@ -90,7 +90,7 @@ func TestDuplicates(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "failed to poll model repository '/nonexistent'") {
 		t.Errorf("the missing repository is not reported: %v", err)
 	}
-	want := "only 1 READY\ntwice - UNAVAILABLE: Invalid argument: model appears in two or more repositories\n"
+	want := "only 1 READY\ntwice - UNAVAILABLE: model appears in two or more repositories\n"
 	if got := index(r); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
