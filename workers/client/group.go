@@ -70,13 +70,13 @@ func (g *group) request(handle uint64) *workerpb.LoadRequest {
 // loadFirst loads the group for the first time. A worker that dies meanwhile may have
 // died of another version, so it is tried again, then by itself.
 func (g *group) loadFirst(ctx context.Context) error {
-	for try := 1; ; try++ {
+	for {
 		s, err := g.worker.current(ctx)
 		if err != nil {
 			return err
 		}
 		err = g.load(ctx, s, false)
-		if try == loadTries || !errors.Is(err, infer.ErrWorkerLost) {
+		if !errors.Is(err, infer.ErrWorkerLost) || g.crashes.Load() >= loadTries {
 			return err
 		}
 	}
