@@ -18,18 +18,18 @@ import (
 	"github.com/sluice-serve/sluice/workers/shm"
 )
 
-// built is the folder of binary, once it is there.
+// built is the folder of realWorker, once it is there.
 var built atomic.Value
 
-// binary is the real worker, built once for all tests of the package.
-var binary = sync.OnceValues(func() (string, error) {
+// realWorker is the real worker, built once for all tests of the package.
+var realWorker = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "sluice-worker")
 	if err != nil {
 		return "", err
 	}
 	built.Store(dir)
 	path := filepath.Join(dir, "sluice-worker")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/sluice-serve/sluice/cmd/sluice-worker").CombinedOutput()
+	out, err := exec.Command("go", "build", "-tags", buildTags, "-o", path, "github.com/sluice-serve/sluice/cmd/sluice-worker").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
@@ -38,7 +38,7 @@ var binary = sync.OnceValues(func() (string, error) {
 
 // startProcess starts the real worker as a gateway does.
 func startProcess(t *testing.T) (*gateway, *exec.Cmd) {
-	path := must(binary())(t)
+	path := must(realWorker())(t)
 	g := &gateway{
 		requests:  must(shm.NewArena("requests", 16<<20))(t),
 		responses: must(shm.NewPeerArena("responses", 4<<20))(t),
@@ -139,7 +139,7 @@ func TestProcessCrashesWhenAllowed(t *testing.T) {
 }
 
 func TestProcessRefusesBadFlags(t *testing.T) {
-	path := must(binary())(t)
+	path := must(realWorker())(t)
 	for _, args := range [][]string{
 		{}, {"--inherited", "--listen", "127.0.0.1:0"}, {"--inherited", "--device", "tpu"}, {"--listen", "127.0.0.1:0"},
 		{"--listen", "0.0.0.0:0", "--insecure"}, {"--listen", "127.0.0.1:0", "--tls-cert", "x"}, {"--inherited", "more"}, {"--no-such-flag"},

@@ -109,10 +109,9 @@ func (s *service) Load(ctx context.Context, r *worker.LoadRequest) (*worker.Load
 	close(m.ready)
 	if m.err != nil {
 		c.remove(m)
-		s.worker.log.Warn("a model could not be loaded", "model", spec.Name, "version", spec.Version, "error", m.err)
 		return nil, statusOf(m.err)
 	}
-	s.worker.log.Info("loaded a model", "model", spec.Name, "version", spec.Version, "instances", spec.Instances)
+	s.worker.log.Debug("loaded a model", "model", spec.Name, "version", spec.Version, "instances", spec.Instances)
 	return &worker.LoadResponse{}, nil
 }
 
@@ -129,7 +128,7 @@ func (s *service) Unload(ctx context.Context, r *worker.UnloadRequest) (*worker.
 	if err := m.unload(ctx, c); err != nil {
 		return nil, statusOf(err)
 	}
-	s.worker.log.Info("unloaded a model", "model", m.spec.Name, "version", m.spec.Version)
+	s.worker.log.Debug("unloaded a model", "model", m.spec.Name, "version", m.spec.Version)
 	return &worker.UnloadResponse{}, nil
 }
 

@@ -236,6 +236,9 @@ func (s *stream) submit(c *connection, r *worker.ExecuteRequest) error {
 	id := b.batch.ID
 	b.id = id
 	b.flags = make([]uint32, len(b.batch.Requests))
+	for i := range b.batch.Requests {
+		b.batch.Requests[i].Cancel = uint32(i) // a cancellation names the request
+	}
 	s.mu.Lock()
 	if s.pending[id] != nil {
 		s.mu.Unlock()
