@@ -98,12 +98,35 @@ func (c *counted) Infer(ctx context.Context, req *infer.Request, send infer.Send
 	return c.identity.Infer(ctx, req, send)
 }
 
+// blocks is an arena for bodies of one size.
+type blocks struct {
+	mu   sync.Mutex
+	free [][]byte
+}
+
+func (a *blocks) Alloc(n int64) ([]byte, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if last := len(a.free) - 1; last >= 0 {
+		b := a.free[last]
+		a.free = a.free[:last]
+		return b[:n], nil
+	}
+	return make([]byte, n), nil
+}
+
+func (a *blocks) Free(b []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.free = append(a.free, b)
+}
+
 // benchServer states the server's processor time for each request and its rate.
 func benchServer(b *testing.B, n int, standard bool) {
 	cfg := DefaultConfig()
 	cfg.Address, cfg.Port, cfg.StandardCodec = "127.0.0.1", 0, standard
 	pipeline := &counted{}
-	server, err := NewServer(b.Context(), cfg, Deps{Pipeline: pipeline, Control: &fakeControl{}, Bodies: &memory.Bodies{}})
+	server, err := NewServer(b.Context(), cfg, Deps{Pipeline: pipeline, Control: &fakeControl{}, Bodies: &memory.Bodies{Arena: &blocks{}}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -179,3 +179,37 @@ func BenchmarkServer(b *testing.B) {
 		}
 	}
 }
+
+func TestReusePort(t *testing.T) {
+	r := start(t, func(c *Config, _ *rig) { c.ReusePort = true })
+	port := r.server.Addr().(*net.TCPAddr).Port
+	second := start(t, func(c *Config, _ *rig) { c.ReusePort, c.Port = true, port })
+	if got := second.server.Addr().(*net.TCPAddr).Port; got != port {
+		t.Fatalf("the second server listens on %d, want %d", got, port)
+	}
+	cfg := DefaultConfig()
+	cfg.Address, cfg.Port = "127.0.0.1", port
+	if _, err := NewServer(t.Context(), cfg, Deps{}); err == nil {
+		t.Fatal("a port in use was taken without ReusePort")
+	}
+}
+
+func TestMaxConnections(t *testing.T) {
+	r := start(t, func(c *Config, _ *rig) { c.MaxConnections = 1 })
+	if _, err := r.client.ModelInfer(t.Context(), fp32Request(1)); err != nil {
+		t.Fatal(err)
+	}
+	first := r.conn
+	r.dial(t, r.server.Addr().String())
+	waiting, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := r.client.ModelInfer(waiting, fp32Request(1)); err == nil {
+		t.Fatal("a second connection was served")
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.client.ModelInfer(t.Context(), fp32Request(1), grpc.WaitForReady(true)); err != nil {
+		t.Fatalf("after the first one closed: %v", err)
+	}
+}
