@@ -5,12 +5,12 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
 import harness
-import numpy as np
 
 
 class Load:
@@ -73,7 +73,7 @@ def test_worker_killed_under_load(start, protocol):
         load.reached(load.done + 50)
     finally:
         load.end()
-    assert back < 3, f"answers came back after {back:.2f} s"
+    assert back < 1.5, f"answers came back after {back:.2f} s"
     after = s.workers()
     assert len(after) == len(before) and before[0] not in after
     for _, e in load.errors:
@@ -123,11 +123,20 @@ def test_drain_under_load(start, protocol):
     seconds = time.monotonic() - stopped
     load.end()
     for when, e in load.errors:
-        text = str(e)
-        assert any(w in text for w in ("shutting down", "stopping", "refused", "Connection", "connect", "closed", "503")), repr(e)
-        assert "reset" not in text and "disconnected without" not in text, repr(e)
-    assert seconds < 35
+        assert when - stopped > 0.9, f"{e!r} {when - stopped:.3f} s after SIGTERM, in the grace"
+        assert any(w in str(e) for w in ("shutting down", "refused")), repr(e)
+    assert seconds < 10
     harness.wait_for(lambda: not any(map(harness.alive, workers)), 5, "no worker left")
+
+
+def test_not_ready_before_it_refuses(start):
+    """In the grace after SIGTERM the server says that it is not ready and still serves: load balancers can notice."""
+    s = start(repositories=[harness.TEST_MODELS])
+    s.process.send_signal(signal.SIGTERM)
+    harness.wait_for(lambda: s.status("/v2/health/ready") == 400, 1, "not ready")
+    body = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "INT32", "data": [1]}]}).encode()
+    assert s.ask("/v2/models/brief/infer", body)[0] == 200
+    assert s.process.wait(40) == 0
 
 
 def test_drain_finishes_what_is_in_flight(start):
