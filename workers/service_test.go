@@ -150,17 +150,19 @@ func TestFailedLoadLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestEveryRequestHasOneAnswer drives backends that break the rules.
-func TestEveryRequestHasOneAnswer(t *testing.T) {
+// brokenRule is a backend that keeps to the rules of a batch, or does not.
+type brokenRule struct {
+	name    string
+	execute func(b backend.Batch) error
+	want    []infer.Code // of each request; okay for success
+}
+
+func brokenRules(t *testing.T) []brokenRule {
 	out := func(rows int64, data []byte) []infer.Tensor {
 		return []infer.Tensor{{Name: "OUTPUT0", Datatype: infer.FP32, Shape: []int64{rows, 1}, Data: data}}
 	}
 	boom := infer.Errorf(infer.InvalidArg, "boom")
-	tests := []struct {
-		name    string
-		execute func(b backend.Batch) error
-		want    []infer.Code // of each request; okay for success
-	}{
+	return []brokenRule{
 		{"no answer", func(backend.Batch) error { return nil }, []infer.Code{infer.Internal, infer.Internal}},
 		{"an error", func(backend.Batch) error { return boom }, []infer.Code{infer.InvalidArg, infer.InvalidArg}},
 		{"a panic", func(backend.Batch) error { panic("at the backend") }, []infer.Code{infer.Internal, infer.Internal}},
@@ -193,6 +195,11 @@ func TestEveryRequestHasOneAnswer(t *testing.T) {
 				b.Respond(1, nil, nil, true))
 		}, []infer.Code{okay, okay}},
 	}
+}
+
+// TestEveryRequestHasOneAnswer drives backends that break the rules.
+func TestEveryRequestHasOneAnswer(t *testing.T) {
+	tests := brokenRules(t)
 	for _, lane := range []bool{true, false} {
 		s := &scripted{}
 		g := startLocal(t, workers.Config{}, scriptedDeps(s), 4<<20)

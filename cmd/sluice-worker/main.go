@@ -115,6 +115,12 @@ func run(o options) error {
 		"identity":    identity.New,
 		"onnxruntime": onnxruntime.New(o.onnxruntime),
 	}}
+	if o.config.Device.GPU && os.Getenv("CUDA_DEVICE_ORDER") == "" {
+		// NVML counts GPUs by their place on the bus; CUDA does so when told to.
+		if err := os.Setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID"); err != nil {
+			return err
+		}
+	}
 	var done func()
 	deps.GPU, done = workers.OpenGPU(o.config.Device, os.Getenv("CUDA_VISIBLE_DEVICES"))
 	defer done()
