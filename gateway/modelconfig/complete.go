@@ -226,16 +226,20 @@ func (c *completion) internalInputs() map[string]bool {
 // onnxruntime backend; texts likewise.
 func (c *completion) compareTensors(desc *worker.DescribeResponse) {
 	internal := c.internalInputs()
-	missing := 0
+	need, have := 0, 0 // the inputs that clients have to and may send
 	for _, t := range desc.Inputs {
-		known := slices.ContainsFunc(c.cfg.Input, func(in *modelconfig.ModelInput) bool { return in.Name == t.Name })
-		if !known && !internal[t.Name] && !t.Optional {
-			missing++
+		if internal[t.Name] {
+			continue
+		}
+		have++
+		if !t.Optional {
+			need++
 		}
 	}
-	if missing > 0 {
+	// Where the numbers fit, a missing input shows as one that is not the model's.
+	if n := len(c.cfg.Input); n < need || n > have {
 		c.faults.addf("input", "unable to load model '%s', configuration expects %d inputs, model provides %d: %s",
-			c.cfg.Name, len(c.cfg.Input), len(desc.Inputs), tensorNames(desc.Inputs))
+			c.cfg.Name, n, len(desc.Inputs), tensorNames(desc.Inputs))
 	}
 	for i, in := range c.cfg.Input {
 		path := fmt.Sprintf("input[%d]", i)
