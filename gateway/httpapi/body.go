@@ -44,10 +44,10 @@ func (b *bodyReader) fill(p []byte) (int, error) {
 // fault says why the body could not be read.
 func (b *bodyReader) fault(err error) error {
 	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded): // net/http ends the context too
+		return infer.Errorf(infer.InvalidArg, "the request body stopped arriving after %d bytes", b.read)
 	case b.ctx.Err() != nil:
 		return infer.Refusef(infer.Cancelled, infer.ReasonCancelled, "the client closed the request before its body had arrived")
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return infer.Errorf(infer.InvalidArg, "the request body stopped arriving after %d bytes", b.read)
 	case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
 		if b.length >= 0 {
 			return infer.Errorf(infer.InvalidArg, "the request body ended after %d of %d bytes", b.read, b.length)

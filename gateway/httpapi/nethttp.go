@@ -64,7 +64,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.body = progress{r: r.Body, w: w, timeout: h.timeout, rate: h.rate}
 	c.Body = &c.body
 	h.api.Serve(r.Context(), &c.Call, &c.reply)
-	c.body.done()
+	c.body.finish(r.ContentLength)
 	h.write(w, c)
 	c.reply.Release()
 	c.Call, c.header.h, c.body = Call{}, nil, progress{}
@@ -99,8 +99,6 @@ func (h *handler) write(w http.ResponseWriter, c *httpCall) {
 	if large {
 		_ = control.Flush()
 		_ = control.SetWriteDeadline(time.Time{})
-	} else if r.Length > 2048 {
-		_ = control.Flush() // the pooled buffers may be used again once written
 	}
 }
 
@@ -151,6 +149,8 @@ type progress struct {
 	start   time.Time
 	renew   int64 // read count at which the deadline moves
 	armed   bool
+	ended   bool
+	failed  bool
 }
 
 // Read implements io.Reader.
@@ -160,10 +160,25 @@ func (p *progress) Read(b []byte) (int, error) {
 	}
 	n, err := p.r.Read(b)
 	p.read += int64(n)
-	if err != nil {
-		p.done()
+	switch err {
+	case nil:
+	case io.EOF:
+		p.ended = true
+		p.lift()
+	default:
+		p.failed = true // the deadline stays: net/http reads on to the body's end
 	}
 	return n, err
+}
+
+// finish readies the connection for what net/http does behind the handler: it reads
+// away what is left of a body, for which the client has as long as for any step.
+func (p *progress) finish(length int64) {
+	if length == 0 || p.ended {
+		p.lift()
+	} else if !p.failed {
+		_ = http.NewResponseController(p.w).SetReadDeadline(time.Now().Add(p.timeout))
+	}
 }
 
 func (p *progress) arm() {
@@ -175,8 +190,8 @@ func (p *progress) arm() {
 	p.renew = p.read + max(p.rate*int64(p.timeout/time.Second)/4, 4096)
 }
 
-// done lifts the deadline: the read that watches for the client's leaving has none.
-func (p *progress) done() {
+// lift takes the deadline away: the read that watches for the client's leaving has none.
+func (p *progress) lift() {
 	if p.armed {
 		p.armed = false
 		_ = http.NewResponseController(p.w).SetReadDeadline(time.Time{})
