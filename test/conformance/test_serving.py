@@ -110,7 +110,24 @@ def test_broken_models_do_not_stop_the_others(start):
 
 def test_check_command(built):
     run = subprocess.run([harness.BINARY, "check", harness.BROKEN], capture_output=True, text=True, timeout=60)
-    assert "bad_field" in run.stdout and "no_such_field" in run.stdout, run.stdout + run.stderr
+    assert run.returncode != 0
+    assert 'bad_field/config.pbtxt:3:1: unknown field "no_such_field"' in run.stdout, run.stdout + run.stderr
+    for name in ("bad_model", "good", "no_backend", "no_file"):
+        assert name in run.stdout
+    run = subprocess.run([harness.BINARY, "check", harness.DEMO], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0 and 'input "INPUT0" TYPE_FP32 [512]' in run.stdout, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("layout,hint", [
+    ({"m/config.pbxt": "", "m/1/model.onnx": "x"}, "config.pbxt"),
+    ({"m/config.pbtxt": 'backend: "onnxruntime"\n', "m/1/net.onnx": "x"}, "net.onnx"),
+    ({"m/config.pbtxt": 'backend: "identity"\n', "m/v1/model.onnx": "x"}, "v1")], ids=["config", "file", "version"])
+def test_check_command_near_misses(built, tmp_path, layout, hint):
+    for path, text in layout.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    run = subprocess.run([harness.BINARY, "check", tmp_path], capture_output=True, text=True, timeout=60)
+    assert run.returncode != 0 and hint in run.stdout, run.stdout + run.stderr
 
 
 def test_unknown_flag_is_explained(built):
