@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -60,6 +61,7 @@ func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
 	conf.Forward, conf.StandardCodec = c.Forward, c.StandardCodec
 	conf.TLS = grpcapi.TLS(c.TLS)
 	conf.Compression = c.Compression
+	conf.MaxMessage = min(math.MaxInt32, g.cfg.BodyLimit)
 	conf.KeepaliveTime, conf.KeepaliveTimeout = c.KeepaliveTime, c.KeepaliveTimeout
 	conf.PermitWithoutCalls, conf.MinPingInterval = c.PermitWithoutCalls, c.MinPingInterval
 	conf.MaxConnectionAge, conf.MaxConnectionAgeGrace = c.MaxConnectionAge, c.MaxConnectionAgeGrace
@@ -79,6 +81,10 @@ func (g *Gateway) logFailure(ctx context.Context, method string, req *infer.Requ
 	attrs := []any{"method", method, "code", infer.CodeOf(err).String(), "error", err}
 	if req != nil {
 		attrs = append(attrs, "model", req.Model, "version", req.Version, "id", req.ID)
+	}
+	var bug *infer.Bug
+	if errors.As(err, &bug) {
+		attrs = append(attrs, "panic", bug.Value, "stack", bug.Stack)
 	}
 	g.logger.Log(ctx, level, "request failed", attrs...)
 }

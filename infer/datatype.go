@@ -28,17 +28,18 @@ const (
 	BF16
 )
 
-var datatypeNames = [...]string{"", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
+var datatypeNames = [...]string{"<invalid>", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
 	"FP16", "FP32", "FP64", "BYTES", "BF16"}
 
 var datatypeSizes = [...]int64{0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 2}
 
-// String is the protocol's name, "FP32"; "" for Invalid and what lies outside.
+// String is the protocol's name, "FP32"; "<invalid>", the original's word, for Invalid
+// and what lies outside.
 func (d Datatype) String() string {
 	if int(d) < len(datatypeNames) {
 		return datatypeNames[d]
 	}
-	return ""
+	return datatypeNames[Invalid]
 }
 
 // Size is the number of bytes of one element; 0 for Bytes, whose elements vary.

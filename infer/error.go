@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 )
 
 // Code says what kind of failure a client sees. Each protocol maps codes in one
@@ -121,3 +122,19 @@ var ErrWorkerLost = errors.New("the model's worker process ended")
 // ErrDecoupled says that the model may answer a request any number of times, which
 // the call can't take. Front ends put their own words in its place.
 var ErrDecoupled = Errorf(Unsupported, "the call takes one response, and the model has a decoupled transaction policy")
+
+// Bug is in the chain of an error that stands for a panic of ours. Its text is empty:
+// what it holds is for the log alone.
+type Bug struct {
+	Value any
+	Stack []byte
+}
+
+// Error is empty.
+func (*Bug) Error() string { return "" }
+
+// Recovered makes an Internal error of what recover returned, so that a bug of ours
+// ends one request and not the server.
+func Recovered(value any) error {
+	return Errorf(Internal, "internal error%w", &Bug{Value: value, Stack: debug.Stack()})
+}

@@ -23,7 +23,7 @@ func TestDatatypes(t *testing.T) {
 			t.Errorf("%q: got %s, want none", name, got)
 		}
 	}
-	if s := Datatype(200).String(); s != "" {
+	if s := Datatype(200).String(); s != "<invalid>" {
 		t.Errorf("datatype 200 is called %q", s)
 	}
 }

@@ -118,12 +118,17 @@ func (s *Server) Live() bool { return true }
 // Ready says that requests are welcome.
 func (s *Server) Ready() bool { return s.state.Load() == serving && s.models.Ready() }
 
-// ModelReady says that a model version can serve; version "" is the newest.
+// ModelReady says that a model version can serve; version "" is the newest. What is
+// not there is not ready; a version that is no number is InvalidArg.
 func (s *Server) ModelReady(name, version string) (bool, error) {
 	if s.state.Load() == stopping {
 		return false, nil
 	}
-	return s.models.ModelReady(name, version)
+	ok, err := s.models.ModelReady(name, version)
+	if err != nil && infer.CodeOf(err) != infer.InvalidArg {
+		return false, nil
+	}
+	return ok, err
 }
 
 // extensions are those of the v2 protocol that this server really has.
@@ -172,7 +177,7 @@ func (s *Server) LogSettings(req *inference.LogSettingsRequest) (*inference.LogS
 		}
 	}
 	if set.Validate() != nil { // the original's words; its 503 would be retried in vain
-		return nil, infer.Errorf(infer.InvalidArg, "invalid argument for --log_format, got: %s", set.Format)
+		return nil, infer.Errorf(infer.InvalidArg, "invalid argument for log_format, got: %s", set.Format)
 	}
 	if len(req.GetSettings()) > 0 {
 		if err := s.log.Set(set); err != nil {
@@ -194,7 +199,7 @@ func (s *Server) LogSettings(req *inference.LogSettingsRequest) (*inference.LogS
 
 func change(set *logging.Settings, name string, v *inference.LogSettingsRequest_SettingValue) error {
 	wrong := func(kind string) error {
-		return infer.Errorf(infer.InvalidArg, "expect %s for log setting '%s'", kind, name)
+		return infer.Errorf(infer.InvalidArg, "expect %s for '%s'", kind, name)
 	}
 	flag := func(p *bool) error {
 		b, ok := v.GetParameterChoice().(*inference.LogSettingsRequest_SettingValue_BoolParam)

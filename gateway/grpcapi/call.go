@@ -102,8 +102,13 @@ func (c *Call) release() {
 }
 
 // modelInfer is the handler of ModelInfer on the hand-written codec.
-func modelInfer(srv any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+func modelInfer(srv any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (reply any, err error) {
 	s, c := srv.(*Service), newCall()
+	defer func() {
+		if p := recover(); p != nil {
+			reply, err = nil, s.failed(ctx, "ModelInfer", &c.Request, infer.Recovered(p))
+		}
+	}()
 	if err := s.serve(ctx, c, func() error { return cmp.Or(dec(c), c.err) }); err != nil {
 		return nil, s.failed(ctx, "ModelInfer", &c.Request, err)
 	}

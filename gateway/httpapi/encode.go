@@ -147,7 +147,7 @@ func checkSize(o *infer.Tensor) error {
 			return infer.Errorf(infer.Internal, "output '%s' of shape %v has %d elements, want %d", o.Name, o.Shape, got, want)
 		}
 	}
-	if err != nil || o.Datatype.String() == "" {
+	if err != nil || o.Datatype == infer.Invalid || o.Datatype > infer.BF16 {
 		return infer.Errorf(infer.Internal, "output '%s' of shape %v is no tensor: %s", o.Name, o.Shape, causeOf(err))
 	}
 	if got != want {
