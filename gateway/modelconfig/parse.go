@@ -130,14 +130,9 @@ func (p *parser) field(m protoreflect.Message, path string, seen map[protoreflec
 		path += "."
 	}
 	path += name.str
-	if err := p.advance(); err != nil {
+	colon, err := p.colon()
+	if err != nil {
 		return err
-	}
-	colon := p.tok.is(":")
-	if colon {
-		if err := p.advance(); err != nil {
-			return err
-		}
 	}
 	if fd == nil {
 		p.fault(name.at, path, "unknown field %q in %s%s", name.str, m.Descriptor().Name(),
@@ -241,9 +236,7 @@ func (p *parser) entry(m protoreflect.Message, fd protoreflect.FieldDescriptor, 
 	if p.messages++; p.messages > maxMessages {
 		return p.syntax("the file has more than %d messages", maxMessages)
 	}
-	var key protoreflect.MapKey
-	value := m.Mutable(fd).Map().NewValue()
-	keyed := false
+	key, value := fd.MapKey().Default(), m.Mutable(fd).Map().NewValue()
 	for !p.tok.is(closing) {
 		if p.tok.is(",") || p.tok.is(";") {
 			if err := p.advance(); err != nil {
@@ -251,56 +244,52 @@ func (p *parser) entry(m protoreflect.Message, fd protoreflect.FieldDescriptor, 
 			}
 			continue
 		}
-		name := p.tok
-		if name.kind != ident {
-			return p.syntax("expected \"key\" or \"value\" in %q, got %s", fd.Name(), name.describe())
-		}
-		if err := p.advance(); err != nil {
-			return err
-		}
-		colon := p.tok.is(":")
-		if colon {
-			if err := p.advance(); err != nil {
-				return err
-			}
-		}
-		part := fd.MapValue()
-		switch name.str {
-		case "key":
-			part = fd.MapKey()
-		case "value":
-		default:
-			p.fault(name.at, path, "unknown field %q in an entry of %q, which has \"key\" and \"value\"", name.str, fd.Name())
-			if err := p.skip(depth); err != nil {
-				return err
-			}
-			continue
-		}
-		if part.Message() == nil && !colon {
-			return p.syntax("expected \":\" after %q, got %s", name.str, p.tok.describe())
-		}
-		if part.Message() != nil {
-			err = p.braces(value.Message(), part, path+"."+name.str, depth)
-		} else {
-			var v protoreflect.Value
-			var ok bool
-			v, ok, err = p.scalar(part, path)
-			switch {
-			case ok && name.str == "key":
-				key, keyed = v.MapKey(), true
-			case ok:
-				value = v
-			}
-		}
-		if err != nil {
+		if err := p.half(fd, &key, &value, path, depth); err != nil {
 			return err
 		}
 	}
-	if !keyed {
-		key = fd.MapKey().Default().MapKey()
-	}
-	m.Mutable(fd).Map().Set(key, value)
+	m.Mutable(fd).Map().Set(key.MapKey(), value)
 	return p.advance()
+}
+
+// half reads the key or the value of a map's entry.
+func (p *parser) half(fd protoreflect.FieldDescriptor, key, value *protoreflect.Value, path string, depth int) error {
+	name := p.tok
+	if name.kind != ident {
+		return p.syntax("expected \"key\" or \"value\" in %q, got %s", fd.Name(), name.describe())
+	}
+	colon, err := p.colon()
+	if err != nil {
+		return err
+	}
+	part, to := fd.MapValue(), value
+	switch name.str {
+	case "key":
+		part, to = fd.MapKey(), key
+	case "value":
+	default:
+		p.fault(name.at, path, "unknown field %q in an entry of %q, which has \"key\" and \"value\"", name.str, fd.Name())
+		return p.skip(depth)
+	}
+	if part.Message() != nil {
+		return p.braces(value.Message(), part, path+"."+name.str, depth)
+	}
+	if !colon {
+		return p.syntax("expected \":\" after %q, got %s", name.str, p.tok.describe())
+	}
+	v, ok, err := p.scalar(part, path)
+	if ok {
+		*to = v
+	}
+	return err
+}
+
+// colon passes over a field's name and the colon behind it, if there is one.
+func (p *parser) colon() (bool, error) {
+	if err := p.advance(); err != nil || !p.tok.is(":") {
+		return false, err
+	}
+	return true, p.advance()
 }
 
 // open takes the bracket that a message begins with and returns the one that ends it.
