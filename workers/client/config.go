@@ -78,7 +78,7 @@ func (f TLSFiles) credentials() (credentials.TransportCredentials, error) {
 
 // Deps are what Workers stands on.
 type Deps struct {
-	Log *slog.Logger
+	Log *slog.Logger // nil: nothing is logged
 }
 
 func (c *Config) setDefaults() {

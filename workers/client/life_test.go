@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers"
 	"golang.org/x/sys/unix"
 )
 
@@ -293,5 +294,80 @@ func TestGatewayDeathEndsWorkers(t *testing.T) {
 	eventually(t, "the worker is gone", func() bool { return !alive(pid) })
 	if after := sharedMemoryNames(t); after != before {
 		t.Errorf("/dev/shm has %q, had %q", after, before)
+	}
+}
+
+// A remote worker may come late, go, and come again.
+func TestRemoteComesAndGoes(t *testing.T) {
+	insecure := workers.Config{Insecure: true}
+	address, stop := runRemote(t, insecure, "127.0.0.1:0")
+	stop()
+	w := start(t, Config{Remote: []RemoteWorker{{Address: address}}, Backoff: 5 * time.Millisecond, BackoffMax: 20 * time.Millisecond})
+	if w.Ready() {
+		t.Error("it is ready without its worker")
+	}
+	if _, err := w.Load(t.Context(), spec(1, nil)); infer.CodeOf(err) != infer.InvalidArg {
+		t.Errorf("load without a worker: %v", err)
+	}
+	_, stop = runRemote(t, insecure, address)
+	eventually(t, "the worker is there", w.Ready)
+	changed := make(chan bool, 2)
+	s := spec(1, nil)
+	s.Changed = func(_ int, up bool) { changed <- up }
+	v := load(t, w, s)
+	stop()
+	if <-changed {
+		t.Error("the instance is up without its worker")
+	}
+	_, stop = runRemote(t, insecure, address)
+	defer stop()
+	if !<-changed {
+		t.Error("the instance is down beside its worker")
+	}
+	b, results := newBatch(1, 4)
+	v.Executor(0).Execute(b)
+	checkEcho(t, b, wait(t, results))
+	unload(t, v)
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func TestNoDescriptorStays(t *testing.T) {
+	before := descriptors(t)
+	w, err := Start(t.Context(), Config{Local: []LocalWorker{as("worker")}}, Deps{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 1; n <= 2; n++ {
+		kill(t, w, unix.SIGKILL)
+		eventually(t, "the worker is back", func() bool { return w.States()[0].Restarts == n && w.Ready() })
+	}
+	if err := w.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// The runtime's own, of its poller and for waiting, may have come.
+	if after := descriptors(t); after > before+4 {
+		t.Errorf("%d descriptors are open, there were %d", after, before)
+	}
+}
+
+func TestLineLog(t *testing.T) {
+	var out strings.Builder
+	l := &lineLog{log: slog.New(slog.NewTextHandler(&out, nil)), stream: "stderr"}
+	for _, piece := range []string{"a li", "ne\n\ntime=x level=ERROR msg=y\n", strings.Repeat("z", maxLine+1)} {
+		if n, err := l.Write([]byte(piece)); n != len(piece) || err != nil {
+			t.Errorf("Write is %d, %v", n, err)
+		}
+	}
+	lines := strings.Split(out.String(), "\n")
+	if len(lines) != 4 || !strings.Contains(lines[0], `line="a line"`) || !strings.Contains(lines[1], "level=ERROR msg=\"worker output\"") {
+		t.Errorf("got %q", lines)
 	}
 }

@@ -88,10 +88,17 @@ func start(t testing.TB, cfg Config) *Workers {
 	return w
 }
 
-// startRemote runs a worker of TCP in this process.
+// startRemote runs a worker of TCP in this process, until the test ends.
 func startRemote(t testing.TB, cfg workers.Config) string {
 	t.Helper()
-	cfg.Listen = "127.0.0.1:0"
+	address, stop := runRemote(t, cfg, "127.0.0.1:0")
+	t.Cleanup(stop)
+	return address
+}
+
+func runRemote(t testing.TB, cfg workers.Config, listen string) (string, func()) {
+	t.Helper()
+	cfg.Listen, cfg.ExitTimeout = listen, 2*time.Second
 	w, err := workers.New(cfg, workers.Deps{Log: logger(t), Backends: map[string]backend.Factory{"identity": identity.New}})
 	if err != nil {
 		t.Fatal(err)
@@ -99,19 +106,18 @@ func startRemote(t testing.TB, cfg workers.Config) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	done, address := make(chan error, 1), make(chan string, 1)
 	go func() { done <- w.Run(ctx, func(a net.Addr) { address <- a.String() }) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
 	select {
 	case a := <-address:
-		return a
+		return a, func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
 	case err := <-done:
-		done <- err
+		cancel()
 		t.Fatal(err)
-		return ""
+		return "", nil
 	}
 }
 

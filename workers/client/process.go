@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -129,6 +130,19 @@ type lineLog struct {
 
 const maxLine = 16 << 10
 
+// method is the level of a line in the form of slog's text; what has none is Info.
+func (l *lineLog) method(line string) func(string, ...any) {
+	switch {
+	case strings.Contains(line, " level=ERROR "):
+		return l.log.Error
+	case strings.Contains(line, " level=WARN "):
+		return l.log.Warn
+	case strings.Contains(line, " level=DEBUG "):
+		return l.log.Debug
+	}
+	return l.log.Info
+}
+
 func (l *lineLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,7 +154,9 @@ func (l *lineLog) Write(p []byte) (int, error) {
 			}
 		}
 		if len(l.line) > 0 {
-			l.log.Info("worker output", "stream", l.stream, "line", string(l.line))
+			line := string(l.line)
+			log := l.method(line)
+			log("worker output", "stream", l.stream, "line", line)
 			l.line = l.line[:0]
 		}
 	}

@@ -32,7 +32,7 @@ func (r *received) setResult(w *wire.Result, requests int, mem viewer) error {
 	out := &r.result
 	out.More, out.Compute = w.More, w.Compute
 	if w.Err != "" {
-		out.Err = infer.Refusef(w.Code, w.Reason, "%s", w.Err)
+		out.Err = infer.Refusef(w.Code, known(w.Reason), "%s", w.Err)
 		return nil
 	}
 	var err error
@@ -59,7 +59,7 @@ func (r *received) setResponse(out *infer.RequestResult, w *wire.Response, reque
 	}
 	out.Index = w.Index
 	if w.Err != "" {
-		out.Err = infer.Refusef(w.Code, w.Reason, "%s", w.Err)
+		out.Err = infer.Refusef(w.Code, known(w.Reason), "%s", w.Err)
 		return nil
 	}
 	tensors, err := r.appendTensors(make([]infer.Tensor, 0, len(w.Outputs)), w.Outputs, mem)
@@ -94,6 +94,17 @@ func (r *received) keepShape(shape []int64) []int64 {
 	r.rest = r.rest[n:]
 	copy(kept, shape)
 	return kept
+}
+
+// known keeps reasons to those there are: they become labels of metrics, which a worker
+// must not make up.
+func known(r infer.Reason) infer.Reason {
+	switch r {
+	case infer.ReasonQueueFull, infer.ReasonQueueTimeout, infer.ReasonDeadline, infer.ReasonCancelled, infer.ReasonStopping,
+		infer.ReasonNotReady, infer.ReasonMemory, infer.ReasonTooLarge:
+		return r
+	}
+	return ""
 }
 
 // hasData says that tensors of the result lie in the worker's memory.

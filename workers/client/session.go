@@ -28,7 +28,6 @@ type session struct {
 	client  workerpb.WorkerClient
 	hello   *workerpb.HelloResponse
 	link    link
-	socket  net.Conn    // nil: of another host
 	process *process    // nil: of another host
 	memory  *peerMemory // nil: of another host
 
@@ -38,7 +37,11 @@ type session struct {
 	once    sync.Once
 	cause   error         // set before lost closes
 	lost    chan struct{} // closed by fail
-	idle    chan struct{} // closed by close when no result is read any more
+	idle    chan struct{} // closed by stopReading when no result is read any more
+
+	mu     sync.Mutex
+	socket net.Conn // guarded by mu: under conn; nil before it is dialed
+	closed bool     // guarded by mu
 }
 
 func newSession(log *slog.Logger) *session {
@@ -96,6 +99,9 @@ func (o *oneConn) connect(ctx context.Context, _ string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := o.session.own(conn); err != nil {
+		return nil, err
+	}
 	return &watchedConn{conn, o.session}, nil
 }
 
@@ -106,6 +112,7 @@ func (s *session) connect(target string, creds credentials.TransportCredentials,
 		grpc.WithTransportCredentials(creds),
 		grpc.WithIdleTimeout(0),
 		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableRetry(), // it would hold on to tensors
 		grpc.WithInitialWindowSize(8<<20),
 		grpc.WithInitialConnWindowSize(16<<20),
 		grpc.WithReadBufferSize(128<<10),
@@ -140,7 +147,9 @@ func (s *session) openLocal(c *Config, w LocalWorker, requests *shm.Arena) error
 		return err
 	}
 	s.process = p
-	s.socket = conn
+	if err := s.own(conn); err != nil {
+		return err
+	}
 	return s.connect("worker", insecure.NewCredentials(), func(context.Context) (net.Conn, error) { return conn, nil })
 }
 
@@ -191,7 +200,7 @@ func (s *session) startLane() {
 }
 
 func (s *session) startStream(ctx context.Context) error {
-	stream, err := s.client.Execute(ctx)
+	stream, err := s.client.Execute(ctx, grpc.ForceCodecV2(executeCodec{}))
 	if err != nil {
 		return fmt.Errorf("open the stream of batches: %w", err)
 	}
@@ -220,16 +229,35 @@ func (s *session) watch(ctx context.Context, c *Config, seen func(*workerpb.Watc
 	s.fail(fmt.Errorf("watch: %w", err))
 }
 
+// own takes a socket that stopReading closes.
+func (s *session) own(conn net.Conn) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errors.Join(net.ErrClosed, conn.Close())
+	}
+	s.socket = conn
+	return nil
+}
+
+// closeSocket comes before gRPC's own closing, which would wait for a peer that does
+// not read. Their errors say only that it was closed before.
+func (s *session) closeSocket() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.socket != nil {
+		_ = s.socket.Close()
+	}
+}
+
 // stopReading ends the connection and returns when no result will be delivered any
 // more, and nobody sends.
 func (s *session) stopReading() {
 	s.cancel()
+	s.closeSocket()
 	if s.conn != nil {
-		// Its error says that it was closed before.
-		_ = s.conn.Close()
-	}
-	if s.socket != nil {
-		_ = s.socket.Close() // so does its, where gRPC had it
+		_ = s.conn.Close() // and waits until nothing reads tensors to be sent
 	}
 	if s.memory != nil {
 		s.memory.lane.Shut()

@@ -69,6 +69,9 @@ func Start(ctx context.Context, cfg Config, deps Deps) (*Workers, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("workers: %w", err)
 	}
+	if deps.Log == nil {
+		deps.Log = slog.New(slog.DiscardHandler)
+	}
 	w := &Workers{cfg: cfg, log: deps.Log}
 	var err error
 	if len(cfg.Local) > 0 {

@@ -237,6 +237,10 @@ func TestArenaIsReadOnlyForThePeer(t *testing.T) {
 	if _, err := unix.Pwrite(peer.FD(), []byte("x"), 0); err == nil {
 		t.Error("the peer can write it")
 	}
+	// Which is why freed pages are not given back.
+	if err := unix.Fallocate(a.FD(), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096); err == nil {
+		t.Error("holes can be punched")
+	}
 	mustPanic(t, "Alloc by the reader", func() { _, _ = peer.Alloc(1) })
 }
 
