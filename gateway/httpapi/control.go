@@ -19,10 +19,11 @@ const maxControl = 1 << 20
 func (a *API) serveControl(ctx context.Context, call *Call, rt route, reply *Reply) {
 	env := &infer.Envelope{}
 	a.envelope(env, call, rt)
-	ctx, done, err := a.pipeline.Open(ctx, env)
+	env.Header = call.Header.Get
+	inner, done, err := a.pipeline.Open(ctx, env)
 	if err == nil {
 		defer done()
-		err = a.answer(ctx, call, rt, reply)
+		err = a.answer(inner, call, rt, reply)
 	}
 	if err != nil {
 		reply.fail(err)

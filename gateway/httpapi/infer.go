@@ -23,12 +23,19 @@ type exchange struct {
 	raw   bool  // a raw binary request: all outputs binary
 	sent  int   // responses so far
 	fault error // what is wrong with the response
+
+	// Method values made once, since each would be an allocation.
+	header  Header
+	get     func(key string) string
+	respond infer.SendFunc
 }
 
 func (a *API) exchange(reply *Reply) *exchange {
 	x, ok := a.exchanges.Get().(*exchange)
 	if !ok {
 		x = &exchange{api: a}
+		x.get = func(key string) string { return x.header.Get(key) }
+		x.respond = x.send
 	}
 	x.reply, x.m = reply, &message{}
 	return x
@@ -37,7 +44,7 @@ func (a *API) exchange(reply *Reply) *exchange {
 // free readies the exchange for another call.
 func (x *exchange) free() {
 	x.decoder.reset()
-	x.m, x.reply, x.raw, x.sent, x.fault = nil, nil, false, 0, nil
+	x.m, x.reply, x.header, x.raw, x.sent, x.fault = nil, nil, nil, false, 0, nil
 	x.body, x.inf.in, x.inf.r = bodyReader{}, counter{}, nil
 	if cap(x.json) > keepBuffer {
 		x.json = nil
@@ -49,8 +56,7 @@ func (x *exchange) free() {
 // envelope fills in what is known before the body.
 func (a *API) envelope(env *infer.Envelope, call *Call, rt route) {
 	*env = infer.Envelope{Protocol: "http", Action: routes[rt.kind].action, Model: rt.model, Version: rt.version,
-		RequestID: call.Header.Get("X-Request-Id"), Remote: call.Remote, Unix: call.Unix, BodySize: call.Length,
-		Header: call.Header.Get}
+		RequestID: call.Header.Get("X-Request-Id"), Remote: call.Remote, Unix: call.Unix, BodySize: call.Length}
 }
 
 // serveInfer is one inference from headers to answer.
@@ -61,14 +67,16 @@ func (a *API) serveInfer(ctx context.Context, call *Call, rt route, reply *Reply
 	m.req.Times.RequestStart = infer.Now()
 	m.req.Model, m.req.Version = rt.model, rt.version
 	a.envelope(&m.env, call, rt)
-	ctx, done, err := a.pipeline.Open(ctx, &m.env)
+	x.header, m.env.Header = call.Header, x.get
+	inner, done, err := a.pipeline.Open(ctx, &m.env)
+	m.env.Header = nil // valid during Open only
 	if err != nil {
 		a.refuse(ctx, x, err)
 		return
 	}
 	defer done()
-	if err = x.decode(ctx, call); err == nil {
-		err = a.pipeline.Infer(ctx, &m.req, x.send)
+	if err = x.decode(inner, call); err == nil {
+		err = a.pipeline.Infer(inner, &m.req, x.respond)
 	}
 	m.req.Memory.Release() // what a batch still reads it holds itself
 	if x.fault != nil {
