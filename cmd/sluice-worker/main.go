@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-serve/sluice/cmd/internal/timerslack"
 	"github.com/sluice-serve/sluice/workers"
 	"github.com/sluice-serve/sluice/workers/backend"
 	"github.com/sluice-serve/sluice/workers/backend/identity"
@@ -111,6 +112,9 @@ func run(o options) error {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	slog.SetDefault(log) // for libraries that log
+	if err := timerslack.Widen(); err != nil {
+		log.Warn("the timers stay exact, which costs CPU", "error", err)
+	}
 	deps := workers.Deps{Log: log, Exit: os.Exit, Backends: map[string]backend.Factory{
 		"identity":    identity.New,
 		"onnxruntime": onnxruntime.New(o.onnxruntime),

@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"github.com/sluice-serve/sluice/cmd/internal/timerslack"
 	"github.com/sluice-serve/sluice/cmd/sluice/internal/flags"
 	"github.com/sluice-serve/sluice/gateway"
 )
@@ -71,10 +72,14 @@ func serve(ctx context.Context, args []string, stdout io.Writer) error {
 	if s.Help {
 		return flags.Usage(stdout)
 	}
+	slack := timerslack.Widen() // does not return when it works
 	s.Config.Version = version
 	g, err := gateway.New(ctx, s.Config)
 	if err != nil {
 		return err
+	}
+	if slack != nil {
+		g.Log().Warn("the timers stay exact, which costs CPU", "error", slack)
 	}
 	for _, n := range s.Notices {
 		g.Log().Warn(n)
