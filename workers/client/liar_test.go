@@ -80,8 +80,19 @@ func (l *liar) lie(kind string, box uint32, off, n int64) error {
 		r.ID++
 	case "other mailbox":
 		c.Mailbox++
+	case "parts": // which is no lie
+		r.Outputs, r.Responses = nil, []wire.Response{{Outputs: r.Outputs}, {Err: "half", Code: infer.NotFound, Reason: "made up"}}
+		r.More = true
+		if err := l.send(kind, c, &r); err != nil {
+			return err
+		}
+		r.More, r.Responses[0].Final, r.Responses = false, true, r.Responses[:1]
 	}
-	d := wire.AppendResult(nil, &r)
+	return l.send(kind, c, &r)
+}
+
+func (l *liar) send(kind string, c shm.Completion, r *wire.Result) error {
+	d := wire.AppendResult(nil, r)
 	mem, err := l.shared.Responses.Alloc(int64(len(d)))
 	if err != nil {
 		return err
@@ -173,4 +184,25 @@ func TestDeadlyLoad(t *testing.T) {
 	if err := v.Unload(ctx); err != nil && infer.CodeOf(err) != infer.Unsupported {
 		t.Errorf("got %v", err)
 	}
+}
+
+// Parts of a batch's result come in order, and the instance is free after the last.
+func TestParts(t *testing.T) {
+	l := as("liar")
+	l.Env = append(l.Env, lieEnv+"=parts")
+	w := start(t, Config{Local: []LocalWorker{l}, KillAfter: 10 * time.Millisecond})
+	v := load(t, w, spec(1, nil))
+	b, results := newBatch(1, 4)
+	v.Executor(0).Execute(b)
+	r := wait(t, results)
+	if !r.More || len(r.Responses) != 2 || r.Responses[0].Response.Final || len(r.Responses[0].Response.Outputs) != 1 ||
+		infer.CodeOf(r.Responses[1].Err) != infer.NotFound || infer.ReasonOf(r.Responses[1].Err) != "" {
+		t.Errorf("got %+v", r)
+	}
+	last := wait(t, results)
+	if last.More || len(last.Responses) != 1 || !last.Responses[0].Response.Final {
+		t.Errorf("got %+v", last)
+	}
+	r.Memory.Release()
+	last.Memory.Release()
 }

@@ -232,6 +232,7 @@ func TestCloseEndsProcesses(t *testing.T) {
 	}
 }
 
+// sharedMemoryNames are ours; other programs of the machine come and go.
 func sharedMemoryNames(t *testing.T) string {
 	t.Helper()
 	entries, err := os.ReadDir("/dev/shm")
@@ -240,7 +241,9 @@ func sharedMemoryNames(t *testing.T) string {
 	}
 	var names []string
 	for _, e := range entries {
-		names = append(names, e.Name())
+		if strings.Contains(e.Name(), "sluice") {
+			names = append(names, e.Name())
+		}
 	}
 	return strings.Join(names, " ")
 }

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	workerpb "github.com/sluice-serve/sluice/proto/worker"
@@ -38,6 +39,8 @@ type session struct {
 	cause   error         // set before lost closes
 	lost    chan struct{} // closed by fail
 	idle    chan struct{} // closed by stopReading when no result is read any more
+
+	alive atomic.Bool // it reported since guard looked
 
 	mu     sync.Mutex
 	socket net.Conn // guarded by mu: under conn; nil before it is dialed
@@ -211,22 +214,38 @@ func (s *session) startStream(ctx context.Context) error {
 	return nil
 }
 
-// watch hands the worker's reports to seen, until ctx ends. A worker that is silent
-// for too long is lost.
+// watch hands the worker's reports to seen, until ctx ends.
 func (s *session) watch(ctx context.Context, c *Config, seen func(*workerpb.WatchResponse)) {
-	silent := time.AfterFunc(c.HealthTimeout, func() {
-		s.fail(fmt.Errorf("no sign of life for %v", c.HealthTimeout))
-	})
-	defer silent.Stop()
 	stream, err := s.client.Watch(ctx, &workerpb.WatchRequest{IntervalMs: c.WatchInterval.Milliseconds()})
 	for err == nil {
 		var m *workerpb.WatchResponse
 		if m, err = stream.Recv(); err == nil {
-			silent.Reset(c.HealthTimeout)
+			s.alive.Store(true)
 			seen(m)
 		}
 	}
 	s.fail(fmt.Errorf("watch: %w", err))
+}
+
+// healthChecks is how often within the health timeout a worker is asked after. One
+// look at its end would kill workers when it was the gateway that stood still.
+const healthChecks = 4
+
+// guard fails the session when the worker is silent for too long, until ctx ends.
+func (s *session) guard(ctx context.Context, c *Config) {
+	t := time.NewTicker(max(c.HealthTimeout/healthChecks, 1))
+	defer t.Stop()
+	for missed := 0; missed < healthChecks; {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+		if missed++; s.alive.Swap(false) {
+			missed = 0
+		}
+	}
+	s.fail(fmt.Errorf("no sign of life for %v", c.HealthTimeout))
 }
 
 // own takes a socket that stopReading closes.

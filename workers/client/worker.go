@@ -104,6 +104,7 @@ func (w *worker) serve(ctx context.Context, s *session) time.Duration {
 		s.tasks.Go(func() { g.reload(tasks, s) })
 	}
 	s.tasks.Go(func() { s.watch(tasks, &w.owner.cfg, w.seen) })
+	s.tasks.Go(func() { s.guard(tasks, &w.owner.cfg) })
 	w.log.Info("worker is up", "pid", s.hello.Pid, "version", s.hello.WorkerVersion, "local_lane", s.hello.LocalLane)
 	grace := time.Duration(0)
 	select {
