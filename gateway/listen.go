@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/sluice-serve/sluice/gateway/grpcapi"
 	"github.com/sluice-serve/sluice/gateway/httpapi"
 	"github.com/sluice-serve/sluice/gateway/logging"
@@ -65,7 +67,13 @@ func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
 	conf.KeepaliveTime, conf.KeepaliveTimeout = c.KeepaliveTime, c.KeepaliveTimeout
 	conf.PermitWithoutCalls, conf.MinPingInterval = c.PermitWithoutCalls, c.MinPingInterval
 	conf.MaxConnectionAge, conf.MaxConnectionAgeGrace = c.MaxConnectionAge, c.MaxConnectionAgeGrace
-	return grpcapi.NewServer(ctx, conf, grpcapi.Deps{Pipeline: g.pipeline, Control: g.control, Bodies: g.bodies, Failed: g.logFailure})
+	names := map[int]string{}
+	for code := codes.OK; code <= codes.Unauthenticated; code++ {
+		names[int(code)] = code.String()
+	}
+	answers := g.stats.Front("grpc", names)
+	return grpcapi.NewServer(ctx, conf, grpcapi.Deps{Pipeline: g.pipeline, Control: g.control, Bodies: g.bodies,
+		Failed: g.logFailure, Answered: func(code codes.Code) { answers.Answered(int(code)) }})
 }
 
 // logFailure logs a call that ended with an error: what is our fault as an error, what

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -112,6 +113,7 @@ func modelInfer(srv any, ctx context.Context, dec func(any) error, _ grpc.UnaryS
 	if err := s.serve(ctx, c, func() error { return cmp.Or(dec(c), c.err) }); err != nil {
 		return nil, s.failed(ctx, "ModelInfer", &c.Request, err)
 	}
+	s.count(codes.OK)
 	return c, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
@@ -17,6 +18,7 @@ func answer[T any](ctx context.Context, s *Service, method string, action infer.
 	if err == nil {
 		defer done()
 		if v, err = ask(); err == nil {
+			s.count(codes.OK)
 			return v, nil
 		}
 	}

@@ -7,9 +7,11 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -58,6 +60,8 @@ type Deps struct {
 	// Failed is told of every call that ends with an error, before the answer goes
 	// out; req is nil for all but ModelInfer. It is called by handlers, many at a time.
 	Failed func(ctx context.Context, method string, req *infer.Request, err error)
+	// Answered is told the code of every unary call that ends; nil: nobody counts.
+	Answered func(code codes.Code)
 }
 
 // Service is the v2 protocol over gRPC, whatever carries it. Make it with NewService.
@@ -69,6 +73,7 @@ type Service struct {
 	control  Control
 	bodies   Bodies
 	failure  func(context.Context, string, *infer.Request, error)
+	answered func(codes.Code)
 
 	forward  *regexp.Regexp // headers that become parameters; nil: none
 	standard bool
@@ -97,7 +102,7 @@ type ServiceConfig struct {
 
 // NewService makes a Service. It fails on a pattern that is no regular expression.
 func NewService(cfg ServiceConfig, deps Deps) (*Service, error) {
-	s := &Service{pipeline: deps.Pipeline, control: deps.Control, bodies: deps.Bodies, failure: deps.Failed,
+	s := &Service{pipeline: deps.Pipeline, control: deps.Control, bodies: deps.Bodies, failure: deps.Failed, answered: deps.Answered,
 		standard: cfg.StandardCodec, compress: cfg.CompressResponses, stop: make(chan struct{})}
 	if cfg.Forward != "" {
 		re, err := regexp.Compile("(?i)" + cfg.Forward)
@@ -139,7 +144,15 @@ func (s *Service) failed(ctx context.Context, method string, req *infer.Request,
 	if s.failure != nil {
 		s.failure(ctx, method, req, err)
 	}
-	return statusOf(ctx, err)
+	err = statusOf(ctx, err)
+	s.count(status.Code(err))
+	return err
+}
+
+func (s *Service) count(code codes.Code) {
+	if s.answered != nil {
+		s.answered(code)
+	}
 }
 
 // Codec encodes and decodes the messages of this service: *Call by hand, everything

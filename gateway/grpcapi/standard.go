@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -19,6 +20,7 @@ func (s *Service) ModelInfer(ctx context.Context, m *inference.ModelInferRequest
 	if err := s.serve(ctx, c, func() error { return fromMessage(c, m, s.bodies) }); err != nil {
 		return nil, s.failed(ctx, "ModelInfer", &c.Request, err)
 	}
+	s.count(codes.OK)
 	return c.message, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/sluice-serve/sluice/gateway/modelconfig"
 	"github.com/sluice-serve/sluice/gateway/schedule"
@@ -104,6 +105,8 @@ type Loaded interface {
 type Stats interface {
 	// Done records a request that has ended.
 	Done(req *infer.Request, err error)
+	// SetLoadDuration says how long loading took.
+	SetLoadDuration(d time.Duration)
 	// Snapshot is the version's entry in the statistics answer.
 	Snapshot() *inference.ModelStatistics
 	// Close forgets the version's metrics.

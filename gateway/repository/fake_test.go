@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/sluice-serve/sluice/gateway/modelconfig"
 	"github.com/sluice-serve/sluice/gateway/schedule"
@@ -113,7 +114,8 @@ func (fakeStats) Done(*infer.Request, error) {}
 func (s fakeStats) Snapshot() *inference.ModelStatistics {
 	return &inference.ModelStatistics{Name: s.m.Name, Version: s.m.versionText}
 }
-func (fakeStats) Close() {}
+func (fakeStats) Close()                        {}
+func (fakeStats) SetLoadDuration(time.Duration) {}
 
 func deps(w Workers) Deps {
 	return Deps{

@@ -142,6 +142,9 @@ func (r *Repository) loadVersion(ctx context.Context, plan *Plan, n int64) error
 		err := infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the server is shutting down")
 		return errors.Join(fmt.Errorf("failed to load '%s' version %d: %w", name, n, err), r.retire(ctx, m))
 	}
+	if m.stats != nil {
+		m.stats.SetLoadDuration(time.Since(start))
+	}
 	all, _ := m.Instances()
 	r.deps.Log.Info(fmt.Sprintf("successfully loaded '%s' version %d", name, n), slog.Int("instances", all),
 		slog.Duration("took", time.Since(start)))
