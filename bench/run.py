@@ -160,6 +160,12 @@ def bare_runs(seconds):
     return found
 
 
+def middle(rounds):
+    """The median of several bare_runs."""
+    return {m: [(row[0], *(statistics.median(r[m][i][k] for r in rounds) for k in (1, 2))) for i, row in enumerate(rounds[0][m])]
+            for m in rounds[0]}
+
+
 def interpolate(rows, batch):
     """CPU for each item at a batch size between the measured ones, along the logarithm of the size."""
     rows = sorted(rows)
@@ -204,13 +210,14 @@ def arguments():
 
 
 def take(servers, args):
-    """All runs: point -> [figures of each round]."""
+    """All runs: point -> [figures of each round]; and ONNX Runtime alone, measured at the begin of each round."""
     wanted = [(m, proto, c, d) for m in MODELS for proto in ("http", "grpc") for c in (1, 8, 32) for d in args.drivers.split(",")]
     words = [w for w in args.only.split(",") if w]
     wanted = [w for w in wanted if not words or any(x in " ".join(map(str, w)) for x in words)]
-    runs = {}
+    runs, bare = {}, []
     total, done, begin = len(wanted) * args.rounds * len(servers), 0, time.monotonic()
     for _ in range(args.rounds):
+        bare.append(bare_runs(0.5 if args.quick else 1))
         for model, protocol, concurrency, driver in wanted:
             for system, server in servers.items():
                 done += 1
@@ -222,20 +229,18 @@ def take(servers, args):
                 except (RuntimeError, OSError, subprocess.TimeoutExpired) as e:
                     print(f"\n{' '.join(map(str, key))}: {e}", file=sys.stderr)
     print(file=sys.stderr)
-    return {k: v for k, v in runs.items() if v}
+    return {k: v for k, v in runs.items() if v}, middle(bare)
 
 
 def main():
     args = arguments()
-    print("ONNX Runtime alone", file=sys.stderr, flush=True)
-    rows = bare_runs(0.5 if args.quick else 1)
     servers = {}
     try:
         if "sluice" in args.systems:
             servers["sluice"] = harness.Server(repositories=[REPOSITORIES / "sluice"])
         if "original" in args.systems:
             servers["original"] = Original()
-        runs = take(servers, args)
+        runs, rows = take(servers, args)
     finally:
         for s in servers.values():
             s.stop()

@@ -19,7 +19,7 @@ def built():
 @pytest.fixture(scope="session")
 def server(built):
     """One server for all tests that leave it as it was: demo models and test models."""
-    s = harness.Server(flags=["--http-header-forward-pattern=^(x-test-.*)$", "--grpc-header-forward-pattern=^(x-test-.*)$"])
+    s = harness.Server(flags=["--http-header-forward-pattern=^fail$", "--grpc-header-forward-pattern=^fail$"])
     yield s
     assert s.stop() == 0, "exit status after SIGTERM\n" + s.log()[-3000:]
 
