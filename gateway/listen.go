@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -43,7 +44,8 @@ func (g *Gateway) listen(ctx context.Context) (err error) {
 func (g *Gateway) newHTTP(ctx context.Context) (*httpapi.Server, error) {
 	c := &g.cfg.HTTP
 	api, err := httpapi.NewAPI(httpapi.APIConfig{Limits: httpapi.Limits{MaxJSON: c.MaxInputSize}, HeaderForward: c.Forward},
-		httpapi.APIDeps{Pipeline: g.pipeline, Control: g.control, Bodies: g.bodies, Log: g.logger})
+		httpapi.APIDeps{Pipeline: g.pipeline, Control: g.control, Bodies: g.bodies, Failed: g.logFailure,
+			Answered: g.stats.Front("http", statuses()).Answered})
 	if err != nil {
 		return nil, err
 	}
@@ -95,6 +97,17 @@ func (g *Gateway) logFailure(ctx context.Context, method string, req *infer.Requ
 		attrs = append(attrs, "panic", bug.Value, "stack", bug.Stack)
 	}
 	g.logger.Log(ctx, level, "request failed", attrs...)
+}
+
+// statuses are the HTTP statuses that are counted by their own number.
+func statuses() map[int]string {
+	names := map[int]string{}
+	for code := 200; code < 600; code++ {
+		if http.StatusText(code) != "" {
+			names[code] = strconv.Itoa(code)
+		}
+	}
+	return names
 }
 
 // ports are the ports really listened on; 0 where a protocol is off.

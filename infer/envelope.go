@@ -35,6 +35,7 @@ type Envelope struct {
 	Remote    netip.AddrPort
 	Unix      bool  // came over a Unix socket
 	BodySize  int64 // as announced; -1: unknown
+	Streaming bool  // the caller takes any number of responses
 	// Header gives the first value of a header or metadata key, "" where absent. It
 	// is valid during Open only.
 	Header func(key string) string

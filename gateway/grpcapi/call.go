@@ -3,6 +3,7 @@ package grpcapi
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"unicode/utf8"
@@ -142,6 +143,9 @@ func (s *Service) serve(ctx context.Context, c *Call, receive func() error) erro
 	if err == nil {
 		err = c.sendErr
 	}
+	if errors.Is(err, infer.ErrDecoupled) {
+		err = errDecoupled()
+	}
 	if err == nil && !c.answered {
 		err = infer.Errorf(infer.Internal, "model '%s' gave no response", c.Request.Model)
 	}
@@ -151,12 +155,17 @@ func (s *Service) serve(ctx context.Context, c *Call, receive func() error) erro
 	return err
 }
 
+// errDecoupled is the original's word on a model that may answer more or less than
+// once. Source: reference A3, ModelInfer on decoupled.
+func errDecoupled() error {
+	return infer.Errorf(infer.Unsupported, "ModelInfer RPC doesn't support models with decoupled transaction policy")
+}
+
 // send takes the one response of a unary call, and its memory.
 func (s *Service) send(c *Call, r *infer.Response) (err error) {
 	if c.answered {
 		r.Memory.Release()
-		// source of the text: reference A3, ModelInfer on decoupled
-		return infer.Errorf(infer.Unsupported, "ModelInfer RPC doesn't support models with decoupled transaction policy")
+		return errDecoupled()
 	}
 	c.answered = true
 	if s.standard {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/netip"
 	"regexp"
 	"sync"
@@ -84,12 +83,17 @@ type APIConfig struct {
 	HeaderForward string
 }
 
-// APIDeps are the API's collaborators; all but Log are needed.
+// APIDeps are the API's collaborators. Failed and Answered may be nil; they are called
+// by many goroutines at a time.
 type APIDeps struct {
 	Pipeline Pipeline
 	Control  Control
 	Bodies   Bodies
-	Log      *slog.Logger // nil: none
+	// Failed is told of every call that ends with an error, before the answer goes out;
+	// req is nil for all but inference.
+	Failed func(ctx context.Context, path string, req *infer.Request, err error)
+	// Answered is told the status of every answer.
+	Answered func(status int)
 }
 
 // API speaks the protocol.
@@ -99,7 +103,8 @@ type API struct {
 	pipeline Pipeline
 	control  Control
 	bodies   Bodies
-	log      *slog.Logger
+	failure  func(ctx context.Context, path string, req *infer.Request, err error)
+	answered func(status int)
 
 	exchanges sync.Pool // of *exchange
 	deflaters deflaters
@@ -107,9 +112,13 @@ type API struct {
 
 // NewAPI makes an API. Its error is a HeaderForward that is no regular expression.
 func NewAPI(c APIConfig, d APIDeps) (*API, error) {
-	a := &API{limits: c.withDefaults(), pipeline: d.Pipeline, control: d.Control, bodies: d.Bodies, log: d.Log}
-	if a.log == nil {
-		a.log = slog.New(slog.DiscardHandler)
+	a := &API{limits: c.withDefaults(), pipeline: d.Pipeline, control: d.Control, bodies: d.Bodies,
+		failure: d.Failed, answered: d.Answered}
+	if a.failure == nil {
+		a.failure = func(context.Context, string, *infer.Request, error) {}
+	}
+	if a.answered == nil {
+		a.answered = func(int) {}
 	}
 	if c.HeaderForward != "" {
 		re, err := regexp.Compile("(?i)" + c.HeaderForward)
@@ -144,6 +153,16 @@ type Call struct {
 // Serve answers one call into reply, which the caller writes out and then Releases.
 // ctx ends when the client has gone.
 func (a *API) Serve(ctx context.Context, call *Call, reply *Reply) {
+	a.serve(ctx, call, reply)
+	a.answered(reply.Status)
+}
+
+func (a *API) serve(ctx context.Context, call *Call, reply *Reply) {
+	defer func() {
+		if p := recover(); p != nil {
+			a.fail(ctx, call, nil, reply, infer.Recovered(p))
+		}
+	}()
 	rt, ok := parsePath(call.Path)
 	switch {
 	case !ok:
@@ -156,4 +175,10 @@ func (a *API) Serve(ctx context.Context, call *Call, reply *Reply) {
 	default:
 		a.serveControl(ctx, call, rt, reply)
 	}
+}
+
+// fail makes the reply an error, and tells of it. req is nil for all but inference.
+func (a *API) fail(ctx context.Context, call *Call, req *infer.Request, reply *Reply, err error) {
+	a.failure(ctx, call.Path, req, err)
+	reply.fail(err)
 }

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"log/slog"
 	"math"
 
 	"google.golang.org/protobuf/proto"
@@ -26,9 +25,7 @@ func (a *API) serveControl(ctx context.Context, call *Call, rt route, reply *Rep
 		err = a.answer(inner, call, rt, reply)
 	}
 	if err != nil {
-		reply.fail(err)
-		a.log.LogAttrs(ctx, slog.LevelDebug, "call failed", slog.String("path", clip(call.Path)),
-			slog.String("code", infer.CodeOf(err).String()), slog.String("error", err.Error()))
+		a.fail(ctx, call, nil, reply, err)
 	}
 }
 

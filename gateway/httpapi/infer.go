@@ -2,8 +2,8 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"io"
-	"log/slog"
 	"strconv"
 	"strings"
 
@@ -71,7 +71,7 @@ func (a *API) serveInfer(ctx context.Context, call *Call, rt route, reply *Reply
 	inner, done, err := a.pipeline.Open(ctx, &m.env)
 	m.env.Header = nil // valid during Open only
 	if err != nil {
-		a.refuse(ctx, x, err)
+		a.refuse(ctx, call, x, err)
 		return
 	}
 	defer done()
@@ -85,34 +85,28 @@ func (a *API) serveInfer(ctx context.Context, call *Call, rt route, reply *Reply
 		err = infer.Errorf(infer.Internal, "model '%s' gave no response", rt.model)
 	}
 	if err != nil {
-		a.refuse(ctx, x, err)
+		a.refuse(ctx, call, x, err)
 		return
 	}
 	if encoding := acceptEncoding(call.Header.Get("Accept-Encoding")); encoding != "" {
 		if err := a.deflaters.compress(reply, encoding); err != nil {
-			a.refuse(ctx, x, err)
+			a.refuse(ctx, call, x, err)
 		}
 	}
 }
 
-// refuse answers with an error and logs it, once.
-func (a *API) refuse(ctx context.Context, x *exchange, err error) {
-	x.reply.fail(err)
+// refuse answers with an error.
+func (a *API) refuse(ctx context.Context, call *Call, x *exchange, err error) {
+	if errors.Is(err, infer.ErrDecoupled) {
+		err = infer.Errorf(infer.Unsupported, decoupledText)
+	}
+	a.fail(ctx, call, &x.m.req, x.reply, err)
 	if _, ok := err.(unsupportedEncoding); ok {
 		x.reply.Set("Accept-Encoding", "gzip, deflate")
 	}
-	level := slog.LevelDebug
-	if x.reply.Status >= 500 && infer.CodeOf(err) == infer.Internal {
-		level = slog.LevelError
-	}
-	if a.log.Enabled(ctx, level) {
-		a.log.LogAttrs(ctx, level, "inference failed", slog.String("request_id", clip(x.m.req.ID)),
-			slog.String("model", clip(x.m.req.Model)), slog.String("version", x.m.req.Version),
-			slog.String("code", infer.CodeOf(err).String()), slog.String("error", err.Error()))
-	}
 }
 
-// clip bounds what a client can write into a log line.
+// clip bounds how much of a client's text an error repeats.
 func clip(s string) string { return s[:min(len(s), 128)] }
 
 // unsupportedEncoding is the refusal of a Content-Encoding.

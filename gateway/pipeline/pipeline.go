@@ -63,6 +63,17 @@ func (p *Pipeline) Open(ctx context.Context, env *infer.Envelope) (context.Conte
 		return nil, nil, infer.Refusef(infer.Unavailable, infer.ReasonStopping,
 			"the server is shutting down and has stopped accepting new requests")
 	}
+	if env.Action == infer.ActionInference && env.Model != "" {
+		// a body for what can't be served is not worth reading
+		m, err := p.models.Acquire(ctx, env.Model, env.Version)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer m.Release()
+		if m.Decoupled() && !env.Streaming {
+			return nil, nil, infer.ErrDecoupled
+		}
+	}
 	return ctx, nothing, nil
 }
 

@@ -116,6 +116,27 @@ func TestClassesOfWhatHasNoOrder(t *testing.T) {
 	}
 }
 
+// A front end that knows the model from the headers need not read a body in vain.
+func TestOpenLooksAtTheModel(t *testing.T) {
+	m := &model{decoupled: true}
+	p := New(models{m})
+	for _, c := range []struct {
+		env  infer.Envelope
+		want infer.Code
+		ok   bool
+	}{
+		{infer.Envelope{Action: infer.ActionInference, Model: "x"}, infer.NotFound, false},
+		{infer.Envelope{Action: infer.ActionInference, Model: "m"}, infer.Unsupported, false},
+		{infer.Envelope{Action: infer.ActionInference, Model: "m", Streaming: true}, 0, true},
+		{infer.Envelope{Action: infer.ActionMetadata, Model: "x"}, 0, true},
+	} {
+		_, _, err := p.Open(t.Context(), &c.env)
+		if (err == nil) != c.ok || (err != nil && infer.CodeOf(err) != c.want) {
+			t.Errorf("%+v: got %v, want success %v, code %s", c.env, err, c.ok, c.want)
+		}
+	}
+}
+
 func TestStop(t *testing.T) {
 	p := New(models{})
 	p.Stop()
