@@ -110,7 +110,11 @@ func run(o options) error {
 	if o.verbose {
 		level = slog.LevelDebug
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	options := &slog.HandlerOptions{Level: level}
+	log := slog.New(slog.NewTextHandler(os.Stderr, options))
+	if o.inherited { // the gateway reads the records and logs them as its own
+		log = slog.New(slog.NewJSONHandler(os.Stderr, options))
+	}
 	slog.SetDefault(log) // for libraries that log
 	if err := timerslack.Widen(); err != nil {
 		log.Warn("the timers stay exact, which costs CPU", "error", err)

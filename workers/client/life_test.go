@@ -364,13 +364,13 @@ func TestNoDescriptorStays(t *testing.T) {
 func TestLineLog(t *testing.T) {
 	var out strings.Builder
 	l := &lineLog{log: slog.New(slog.NewTextHandler(&out, nil)), stream: "stderr"}
-	for _, piece := range []string{"a li", "ne\n\ntime=x level=ERROR msg=y\n", strings.Repeat("z", maxLine+1)} {
+	for _, piece := range []string{"a li", "ne\n\n{\"time\":\"x\",\"level\":\"ERROR\",\"msg\":\"y\",\"n\":3}\n", strings.Repeat("z", maxLine+1)} {
 		if n, err := l.Write([]byte(piece)); n != len(piece) || err != nil {
 			t.Errorf("Write is %d, %v", n, err)
 		}
 	}
 	lines := strings.Split(out.String(), "\n")
-	if len(lines) != 4 || !strings.Contains(lines[0], `line="a line"`) || !strings.Contains(lines[1], "level=ERROR msg=\"worker output\"") {
+	if len(lines) != 4 || !strings.Contains(lines[0], `line="a line"`) || !strings.Contains(lines[1], "level=ERROR msg=y n=3") {
 		t.Errorf("got %q", lines)
 	}
 }

@@ -1,13 +1,15 @@
 package client
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
-	"strings"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -130,17 +132,32 @@ type lineLog struct {
 
 const maxLine = 16 << 10
 
-// method is the level of a line in the form of slog's text; what has none is Info.
-func (l *lineLog) method(line string) func(string, ...any) {
-	switch {
-	case strings.Contains(line, " level=ERROR "):
-		return l.log.Error
-	case strings.Contains(line, " level=WARN "):
-		return l.log.Warn
-	case strings.Contains(line, " level=DEBUG "):
-		return l.log.Debug
+// pass logs one line: a record of the worker's own log as such a record, anything else
+// (what a native library prints) as it is.
+func (l *lineLog) pass(line []byte) {
+	var record map[string]any
+	if line[0] != '{' || json.Unmarshal(line, &record) != nil {
+		l.log.Info("worker output", "stream", l.stream, "line", string(line))
+		return
 	}
-	return l.log.Info
+	write := l.log.Info
+	switch record[slog.LevelKey] {
+	case slog.LevelError.String():
+		write = l.log.Error
+	case slog.LevelWarn.String():
+		write = l.log.Warn
+	case slog.LevelDebug.String():
+		write = l.log.Debug
+	}
+	text := fmt.Sprint(record[slog.MessageKey])
+	for _, key := range []string{slog.TimeKey, slog.LevelKey, slog.MessageKey} {
+		delete(record, key)
+	}
+	var attrs []any
+	for _, key := range slices.Sorted(maps.Keys(record)) {
+		attrs = append(attrs, key, record[key])
+	}
+	write(text, attrs...)
 }
 
 func (l *lineLog) Write(p []byte) (int, error) {
@@ -154,9 +171,7 @@ func (l *lineLog) Write(p []byte) (int, error) {
 			}
 		}
 		if len(l.line) > 0 {
-			line := string(l.line)
-			log := l.method(line)
-			log("worker output", "stream", l.stream, "line", line)
+			l.pass(l.line)
 			l.line = l.line[:0]
 		}
 	}
