@@ -15,10 +15,13 @@ import sys
 import tempfile
 import time
 
-import cases
-import exchange
-
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "test"))
+
+import cases  # noqa: E402
+import exchange  # noqa: E402
+import harness  # noqa: E402
+
 MODEL = '''import json
 import time
 
@@ -83,11 +86,14 @@ class Original:
     def ask(self, name, send, address, case):
         if self.process is None or self.process.poll() is not None:
             self.begin()
+        stubs = harness.descendants(self.process.pid)
         answer = send(address, *case)
         if answer.get("status") == 0 or answer.get("code") == "UNAVAILABLE":
             try:
                 self.process.wait(5)
                 print(f"{name}: the original ended with {self.process.returncode}")
+                for pid in filter(harness.alive, stubs):  # its Python processes don't notice
+                    os.kill(pid, signal.SIGKILL)
                 return {"crash": True}
             except subprocess.TimeoutExpired:
                 pass
