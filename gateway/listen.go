@@ -16,9 +16,14 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/grpcapi"
 	"github.com/sluice-serve/sluice/gateway/httpapi"
+	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/logging"
 	"github.com/sluice-serve/sluice/infer"
 )
+
+func (l *Listen) config() listen.Config {
+	return listen.Config{Address: l.Address, Port: l.Port, ReusePort: l.Reuse, UnixSocket: l.Unix}
+}
 
 // listen opens the listeners of all protocols that are on.
 func (g *Gateway) listen(ctx context.Context) (err error) {
@@ -33,10 +38,11 @@ func (g *Gateway) listen(ctx context.Context) (err error) {
 		}
 	}
 	if m := &g.cfg.Metrics; m.Allow {
-		g.metrics, err = (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(m.Address, strconv.Itoa(m.Port)))
+		open, err := listen.Open(ctx, m.config())
 		if err != nil {
 			return fmt.Errorf("metrics: %w", err)
 		}
+		g.metrics = open[0]
 	}
 	return nil
 }
@@ -49,11 +55,7 @@ func (g *Gateway) newHTTP(ctx context.Context) (*httpapi.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf := httpapi.Config{Address: c.Address, Port: c.Port, ReusePort: c.Reuse, UnixSocket: c.Unix,
-		TLS: httpapi.TLSConfig{Cert: c.TLS.Cert, Key: c.TLS.Key}}
-	if c.TLS.Mutual {
-		conf.TLS.ClientCA = c.TLS.Root
-	}
+	conf := httpapi.Config{Config: c.config(), TLS: listen.TLS(c.TLS)}
 	s := httpapi.NewServer(conf, api, g.logger)
 	return s, s.Listen(ctx)
 }
@@ -61,9 +63,9 @@ func (g *Gateway) newHTTP(ctx context.Context) (*httpapi.Server, error) {
 func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
 	c := &g.cfg.GRPC
 	conf := grpcapi.DefaultConfig()
-	conf.Address, conf.Port, conf.ReusePort, conf.UnixSocket = c.Address, c.Port, c.Reuse, c.Unix
+	conf.Config = c.config()
 	conf.Forward, conf.StandardCodec = c.Forward, c.StandardCodec
-	conf.TLS = grpcapi.TLS(c.TLS)
+	conf.TLS = listen.TLS(c.TLS)
 	conf.Compression = c.Compression
 	conf.MaxMessage = min(math.MaxInt32, g.cfg.BodyLimit)
 	conf.KeepaliveTime, conf.KeepaliveTimeout = c.KeepaliveTime, c.KeepaliveTimeout

@@ -6,18 +6,15 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"os"
 	"runtime"
-	"strconv"
-	"syscall"
 	"time"
 
-	"golang.org/x/net/netutil"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+
+	"github.com/sluice-serve/sluice/gateway/listen"
 )
 
 // Config is the gRPC server in values. DefaultConfig is what the flags start from.
@@ -25,11 +22,8 @@ import (
 type Config struct {
 	ServiceConfig
 
-	Address    string
-	Port       int    // 0: any free one
-	ReusePort  bool   // SO_REUSEPORT
-	UnixSocket string // path of a Unix socket to listen on as well; "": none
-	TLS        TLS    // the zero value is plain text
+	listen.Config
+	TLS listen.TLS // the zero value is plain text
 
 	// Compression of responses: none, low, medium or high; "" is none. The level is the
 	// process's, see RegisterEncodings.
@@ -42,27 +36,19 @@ type Config struct {
 	MaxConnectionAge      time.Duration // 0: no bound
 	MaxConnectionAgeGrace time.Duration // 0: no bound
 
-	MaxMessage     int64  // bytes of one message, decompressed; memory is taken as it arrives
-	MaxStreams     uint32 // calls in flight on one connection
-	MaxConnections int    // on each listener; further ones wait. 0: no bound
-	Workers        int    // goroutines that serve unary calls; 0: two for each core
+	MaxMessage int64  // bytes of one message, decompressed; memory is taken as it arrives
+	MaxStreams uint32 // calls in flight on one connection
+	Workers    int    // goroutines that serve unary calls; 0: two for each core
 
 	StreamWindow     int32 // bytes that a client may send ahead on one call
 	ConnectionWindow int32 // and on one connection
 	BufferSize       int   // of reads and writes, for each connection
 }
 
-// TLS is a server certificate and how clients are checked. Names are of PEM files.
-type TLS struct {
-	Cert, Key string
-	Root      string // of clients' certificates
-	Mutual    bool   // clients must show one that Root signed
-}
-
 // DefaultConfig is a server without flags, on all addresses, port 8001. Windows and
 // buffers are those that were measured best for large tensors.
 func DefaultConfig() Config {
-	return Config{Address: "0.0.0.0", Port: 8001, Compression: "none", KeepaliveTime: 2 * time.Hour,
+	return Config{Config: listen.Config{Address: "0.0.0.0", Port: 8001}, Compression: "none", KeepaliveTime: 2 * time.Hour,
 		KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute, MaxMessage: math.MaxInt32, MaxStreams: 4096,
 		StreamWindow: 8 << 20, ConnectionWindow: 16 << 20, BufferSize: 64 << 10}
 }
@@ -76,12 +62,7 @@ func (c *Config) Validate() error {
 	if c.MaxMessage <= 0 || c.MaxMessage > math.MaxInt32 {
 		errs = append(errs, fmt.Errorf("largest message %d is not in [1, %d]", c.MaxMessage, math.MaxInt32))
 	}
-	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
-		errs = append(errs, errors.New("TLS needs a certificate and a key"))
-	}
-	if c.TLS.Mutual && (c.TLS.Root == "" || c.TLS.Cert == "") {
-		errs = append(errs, errors.New("mutual TLS needs a certificate, a key and a root certificate"))
-	}
+	errs = append(errs, c.TLS.Validate())
 	return errors.Join(errs...)
 }
 
@@ -89,8 +70,7 @@ func (c *Config) Validate() error {
 type Server struct {
 	service   *Service
 	grpc      *grpc.Server
-	listeners []net.Listener
-	addr      net.Addr
+	listeners []net.Listener // TCP first
 }
 
 // NewServer checks cfg, reads the certificates and opens the listeners, so that Addr
@@ -111,9 +91,8 @@ func NewServer(ctx context.Context, cfg Config, deps Deps) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{service: service}
-	if err := s.listen(ctx, &cfg); err != nil {
-		s.closeListeners()
-		return nil, err
+	if s.listeners, err = listen.Open(ctx, cfg.Config); err != nil {
+		return nil, fmt.Errorf("gRPC: %w", err)
 	}
 	s.grpc = grpc.NewServer(opts...) // starts the workers, which Shutdown ends
 	service.Register(s.grpc)
@@ -146,64 +125,13 @@ func options(cfg *Config, service *Service) ([]grpc.ServerOption, error) {
 			PermitWithoutStream: cfg.PermitWithoutCalls}),
 	}
 	if cfg.TLS.Cert != "" {
-		t, err := cfg.TLS.config()
+		t, err := cfg.TLS.Config("h2")
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("gRPC: %w", err)
 		}
 		opts = append(opts, grpc.Creds(credentials.NewTLS(t)))
 	}
 	return opts, nil
-}
-
-func (s *Server) listen(ctx context.Context, cfg *Config) error {
-	add := func(network, address string, lc net.ListenConfig) (net.Addr, error) {
-		l, err := lc.Listen(ctx, network, address)
-		if err != nil {
-			return nil, fmt.Errorf("gRPC: %w", err)
-		}
-		addr := l.Addr()
-		if cfg.MaxConnections > 0 {
-			l = netutil.LimitListener(l, cfg.MaxConnections)
-		}
-		s.listeners = append(s.listeners, l)
-		return addr, nil
-	}
-	var lc net.ListenConfig
-	if cfg.ReusePort {
-		lc.Control = reusePort
-	}
-	var err error
-	if s.addr, err = add("tcp", net.JoinHostPort(cfg.Address, strconv.Itoa(cfg.Port)), lc); err != nil || cfg.UnixSocket == "" {
-		return err
-	}
-	if err := removeStale(cfg.UnixSocket); err != nil {
-		return err
-	}
-	_, err = add("unix", cfg.UnixSocket, net.ListenConfig{})
-	return err
-}
-
-// removeStale removes a socket that a server which has gone left behind; anything else
-// of that name stays and makes listening fail.
-func removeStale(path string) error {
-	info, err := os.Lstat(path)
-	if err != nil || info.Mode()&os.ModeSocket == 0 {
-		return nil
-	}
-	c, err := net.DialTimeout("unix", path, time.Second)
-	if err == nil {
-		return errors.Join(fmt.Errorf("gRPC: another server listens on %s", path), c.Close())
-	}
-	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("gRPC: %w", err)
-	}
-	return os.Remove(path)
-}
-
-func reusePort(_, _ string, c syscall.RawConn) error {
-	var failed error
-	err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
-	return errors.Join(err, failed)
 }
 
 func (s *Server) closeListeners() {
@@ -213,7 +141,7 @@ func (s *Server) closeListeners() {
 }
 
 // Addr is where the server listens over TCP.
-func (s *Server) Addr() net.Addr { return s.addr }
+func (s *Server) Addr() net.Addr { return s.listeners[0].Addr() }
 
 // Service is the protocol that the server serves.
 func (s *Server) Service() *Service { return s.service }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -48,7 +49,7 @@ func (p *pipes) dial() net.Conn {
 // or keep memory.
 func FuzzFraming(f *testing.F) {
 	fk := &fake{}
-	s := NewServer(Config{Port: -1, BodyTimeout: time.Second, ReadHeaderTimeout: time.Second}, newFakeAPI(fk, APIConfig{}), nil)
+	s := NewServer(Config{Config: listen.Config{Port: -1}, BodyTimeout: time.Second, ReadHeaderTimeout: time.Second}, newFakeAPI(fk, APIConfig{}), nil)
 	l := newPipes()
 	s.Add(l)
 	served := make(chan error, 1)

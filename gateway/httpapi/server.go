@@ -3,31 +3,21 @@ package httpapi
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/sluice-serve/sluice/gateway/listen"
 )
 
 // Config is where and how a Server listens. Zero durations and sizes take the default.
 type Config struct {
-	Address   string // "" is every address
-	Port      int    // 0: one that is free; -1: no TCP listener
-	ReusePort bool   // let other processes listen on the same port (--reuse-http-port)
-	// UnixSocket is the path of a socket to listen on as well; "" is none. A socket file
-	// that nobody answers on is replaced.
-	UnixSocket string
-	TLS        TLSConfig
+	listen.Config            // MaxConnections' default is 16384
+	TLS           listen.TLS // with it HTTP/2 is negotiated by ALPN; the Unix socket speaks no TLS
 
 	ReadHeaderTimeout time.Duration // for a request's headers; default 10 s
 	IdleTimeout       time.Duration // of a connection between requests; default 10 min
@@ -37,15 +27,7 @@ type Config struct {
 	BodyTimeout    time.Duration
 	MinRate        int64
 	MaxHeaderBytes int // of a request; default 64 KiB
-	MaxConnections int // of each listener, further ones wait; default 16384
 	MaxStreams     int // of one HTTP/2 connection at a time; default 256
-}
-
-// TLSConfig names PEM files; an empty Cert is no TLS. With TLS, HTTP/2 is negotiated by
-// ALPN. The Unix socket speaks no TLS.
-type TLSConfig struct {
-	Cert, Key string
-	ClientCA  string // if set, clients must show a certificate that it signed
 }
 
 func (c Config) withDefaults() Config {
@@ -114,32 +96,19 @@ func NewServer(c Config, api *API, log *slog.Logger) *Server {
 
 // Listen opens the sockets. On an error none stays open.
 func (s *Server) Listen(ctx context.Context) error {
-	c := s.config
-	if c.TLS.Cert != "" {
-		t, err := loadTLS(c.TLS)
+	if s.config.TLS.Cert != "" {
+		t, err := s.config.TLS.Config("h2", "http/1.1")
 		if err != nil {
-			return err
+			return fmt.Errorf("http: %w", err)
 		}
 		s.tls = t
 	}
-	if c.Port >= 0 {
-		lc := net.ListenConfig{KeepAlive: 30 * time.Second}
-		if c.ReusePort {
-			lc.Control = reusePort
-		}
-		l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(c.Address, strconv.Itoa(c.Port)))
-		if err != nil {
-			return fmt.Errorf("http: %w", err)
-		}
-		s.add(l, s.tls != nil)
+	open, err := listen.Open(ctx, s.config.Config)
+	if err != nil {
+		return fmt.Errorf("http: %w", err)
 	}
-	if c.UnixSocket != "" {
-		l, err := listenUnix(ctx, c.UnixSocket)
-		if err != nil {
-			s.closeListeners()
-			return fmt.Errorf("http: %w", err)
-		}
-		s.add(l, false)
+	for _, l := range open {
+		s.add(l, s.tls != nil && l.Addr().Network() == "tcp")
 	}
 	return nil
 }
@@ -151,7 +120,7 @@ func (s *Server) Add(l net.Listener) { s.add(l, false) }
 func (s *Server) add(l net.Listener, tls bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listeners = append(s.listeners, listener{limit(l, s.config.MaxConnections), tls})
+	s.listeners = append(s.listeners, listener{l, tls})
 }
 
 func (s *Server) all() []listener {
@@ -215,99 +184,4 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		_ = s.http.Close() // the error is already known
 	}
 	return err
-}
-
-func loadTLS(c TLSConfig) (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(c.Cert, c.Key)
-	if err != nil {
-		return nil, fmt.Errorf("http: certificate: %w", err)
-	}
-	t := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	if c.ClientCA == "" {
-		return t, nil
-	}
-	pem, err := os.ReadFile(c.ClientCA)
-	if err != nil {
-		return nil, fmt.Errorf("http: client certificates: %w", err)
-	}
-	t.ClientCAs = x509.NewCertPool()
-	if !t.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("http: client certificates: %s holds no certificate", c.ClientCA)
-	}
-	t.ClientAuth = tls.RequireAndVerifyClientCert
-	return t, nil
-}
-
-func reusePort(_, _ string, c syscall.RawConn) error {
-	var err error
-	if e := c.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
-	}); e != nil {
-		return e
-	}
-	return err
-}
-
-// listenUnix replaces a socket file that a dead server left behind, and nothing else.
-func listenUnix(ctx context.Context, path string) (net.Listener, error) {
-	if info, err := os.Lstat(path); err == nil {
-		if info.Mode()&fs.ModeSocket == 0 {
-			return nil, fmt.Errorf("%s exists and is no socket", path)
-		}
-		var d net.Dialer
-		if c, err := d.DialContext(ctx, "unix", path); err == nil {
-			_ = c.Close() // only asked whether somebody is there
-			return nil, fmt.Errorf("another server listens on %s", path)
-		}
-		if err := os.Remove(path); err != nil {
-			return nil, err
-		}
-	}
-	var lc net.ListenConfig
-	return lc.Listen(ctx, "unix", path)
-}
-
-// limit bounds a listener's open connections: over it, accepting waits.
-func limit(l net.Listener, n int) net.Listener {
-	return &limited{Listener: l, slots: make(chan struct{}, n), closed: make(chan struct{})}
-}
-
-type limited struct {
-	net.Listener
-	slots  chan struct{}
-	closed chan struct{}
-	once   sync.Once
-}
-
-// Accept implements net.Listener.
-func (l *limited) Accept() (net.Conn, error) {
-	select {
-	case l.slots <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.slots
-		return nil, err
-	}
-	return &limitedConn{Conn: c, slots: l.slots}, nil
-}
-
-// Close implements net.Listener.
-func (l *limited) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
-}
-
-type limitedConn struct {
-	net.Conn
-	slots chan struct{}
-	once  sync.Once
-}
-
-// Close implements net.Conn.
-func (c *limitedConn) Close() error {
-	c.once.Do(func() { <-c.slots })
-	return c.Conn.Close()
 }

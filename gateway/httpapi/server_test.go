@@ -25,6 +25,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -59,7 +60,7 @@ func start(t *testing.T, f *fake, c Config) *Server {
 }
 
 // certificate writes a self-signed one for 127.0.0.1.
-func certificate(t *testing.T) TLSConfig {
+func certificate(t *testing.T) listen.TLS {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +75,7 @@ func certificate(t *testing.T) TLSConfig {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	files := TLSConfig{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	files := listen.TLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 	for name, block := range map[string]*pem.Block{files.Cert: {Type: "CERTIFICATE", Bytes: der}, files.Key: {Type: "PRIVATE KEY", Bytes: k}} {
 		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
@@ -93,7 +94,7 @@ func client(t *testing.T, change func(*http.Transport)) *http.Client {
 // TestTransports runs one large binary inference over every transport.
 func TestTransports(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
-	plain := start(t, &fake{}, Config{UnixSocket: socket, ReusePort: true})
+	plain := start(t, &fake{}, Config{Config: listen.Config{UnixSocket: socket, ReusePort: true}})
 	files := certificate(t)
 	secure := start(t, &fake{}, Config{TLS: files})
 	insecure := &tls.Config{InsecureSkipVerify: true}
@@ -265,39 +266,13 @@ func TestShutdownDrains(t *testing.T) {
 	}
 }
 
-func TestUnixSocketFile(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "f")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := listenUnix(t.Context(), file); err == nil {
-		t.Error("a plain file was replaced")
-	}
-	dead := filepath.Join(dir, "dead")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := listenUnix(t.Context(), dead); err == nil {
-		t.Error("a living server's socket was replaced")
-	}
-	l.SetUnlinkOnClose(false)
-	_ = l.Close()
-	again, err := listenUnix(t.Context(), dead)
-	if err != nil {
-		t.Fatal("a dead server's socket was not replaced:", err)
-	}
-	_ = again.Close()
-}
-
 func TestListenErrors(t *testing.T) {
 	s := start(t, &fake{}, Config{})
 	port := s.Addrs()[0].(*net.TCPAddr).Port
 	for name, c := range map[string]Config{
-		"port taken": {Address: "127.0.0.1", Port: port},
-		"no cert":    {Address: "127.0.0.1", TLS: TLSConfig{Cert: "/nonexistent/c", Key: "/nonexistent/k"}},
-		"no folder":  {Address: "127.0.0.1", UnixSocket: filepath.Join(t.TempDir(), "a", "b")},
+		"port taken": {Config: listen.Config{Address: "127.0.0.1", Port: port}},
+		"no cert":    {Config: listen.Config{Address: "127.0.0.1"}, TLS: listen.TLS{Cert: "/nonexistent/c", Key: "/nonexistent/k"}},
+		"no folder":  {Config: listen.Config{Address: "127.0.0.1", UnixSocket: filepath.Join(t.TempDir(), "a", "b")}},
 	} {
 		if err := NewServer(c, newFakeAPI(&fake{}, APIConfig{}), nil).Listen(t.Context()); err == nil {
 			t.Errorf("%s: no error", name)
