@@ -96,7 +96,7 @@ func startLocal(t testing.TB, config workers.Config, deps workers.Deps, response
 	deps.Shared = &workers.Shared{
 		Requests:  must(shm.OpenArena(dup(t, g.requests.FD()), false))(t),
 		Responses: must(shm.OpenArena(dup(t, g.responses.FD()), true))(t),
-		Lane:      must(shm.OpenLane(dup(t, g.lane.FD())))(t),
+		Lane:      must(shm.OpenLane(dup(t, g.lane.FD()), dup(t, g.lane.Bell())))(t),
 	}
 	w := must(workers.New(config, deps))(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -17,6 +17,7 @@ const (
 	inheritedRequests  = 4 // memfd: the request arena, read here
 	inheritedResponses = 5 // memfd: the response arena, allocated from here
 	inheritedLane      = 6 // memfd: the lane
+	inheritedBell      = 7 // eventfd: wakes the gateway's reader of the lane
 )
 
 // Inherit takes over the descriptors that a gateway handed to this process. It may be
@@ -41,7 +42,7 @@ func Inherit() (net.Conn, *Shared, error) {
 	if s.Responses, err = shm.OpenArena(inheritedResponses, true); err != nil {
 		return conn, nil, errors.Join(fmt.Errorf("inherited response arena: %w", err), s.Requests.Close())
 	}
-	if s.Lane, err = shm.OpenLane(inheritedLane); err != nil {
+	if s.Lane, err = shm.OpenLane(inheritedLane, inheritedBell); err != nil {
 		return conn, nil, errors.Join(fmt.Errorf("inherited lane: %w", err), s.Requests.Close(), s.Responses.Close())
 	}
 	return conn, s, nil

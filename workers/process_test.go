@@ -50,7 +50,7 @@ func startProcess(t *testing.T) (*gateway, *exec.Cmd) {
 	theirs.Close()
 	cmd := exec.Command(path, "--inherited", "--device", "cpu")
 	cmd.ExtraFiles = []*os.File{socket}
-	for _, fd := range []int{g.requests.FD(), g.responses.FD(), g.lane.FD()} {
+	for _, fd := range []int{g.requests.FD(), g.responses.FD(), g.lane.FD(), g.lane.Bell()} {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(uintptr(dup(t, fd)), "memory"))
 	}
 	if testing.Verbose() {

@@ -278,7 +278,7 @@ func TestOpenArenaRefusesUnsealed(t *testing.T) {
 	if _, err := OpenArena(fd, false); err == nil {
 		t.Error("an arena that can shrink was mapped")
 	}
-	if _, err := OpenLane(fd); err == nil {
+	if _, err := OpenLane(fd, -1); err == nil {
 		t.Error("a lane that can shrink was mapped")
 	}
 }

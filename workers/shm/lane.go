@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -67,10 +69,15 @@ type Completion struct {
 }
 
 // Lane carries descriptors between a gateway and one worker of its host. Nothing spins:
-// who has nothing to do sleeps in a futex, and who posts wakes only sleepers.
+// who has nothing to do sleeps, and who posts wakes only sleepers. A worker's threads
+// sleep in futexes. The gateway's reader of completions waits for an eventfd, the bell,
+// in Go's network poller: a futex would hold one of its processors, and the monitor
+// thread that takes it back would cost more than the wait saves.
 type Lane struct {
-	mem []byte
-	fd  int
+	mem  []byte
+	fd   int
+	bell int      // eventfd that wakes the reader of completions
+	ears *os.File // the bell in the network poller; the gateway's end only
 
 	mailboxes         int
 	compMask, relMask uint64
@@ -131,7 +138,11 @@ func NewLane(c LaneConfig) (*Lane, error) {
 		err = seal(fd, sealSize|unix.F_SEAL_SEAL)
 	}
 	if err != nil {
-		return nil, errors.Join(err, (&Lane{mem: mem, fd: fd}).Close())
+		return nil, errors.Join(err, (&Lane{mem: mem, fd: fd, bell: -1}).Close())
+	}
+	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("shm: eventfd: %w", err), (&Lane{mem: mem, fd: fd, bell: -1}).Close())
 	}
 	le := binary.LittleEndian
 	le.PutUint64(mem[offMagic:], laneMagic)
@@ -139,12 +150,14 @@ func NewLane(c LaneConfig) (*Lane, error) {
 	le.PutUint32(mem[offMailboxes:], uint32(c.Mailboxes))
 	le.PutUint32(mem[offCompletions:], uint32(c.Completions))
 	le.PutUint32(mem[offReleases:], uint32(c.Releases))
-	return layLane(mem, fd, c), nil
+	l := layLane(mem, fd, bell, c)
+	l.ears = os.NewFile(uintptr(bell), "bell")
+	return l, nil
 }
 
-// OpenLane maps a lane whose descriptor was inherited, which it owns from then on: the
-// worker's end.
-func OpenLane(fd int) (*Lane, error) {
+// OpenLane maps a lane whose descriptors (FD and Bell) were inherited, which it owns
+// from then on: the worker's end.
+func OpenLane(fd, bell int) (*Lane, error) {
 	size, err := checkedSize(fd)
 	if err != nil {
 		return nil, err
@@ -157,6 +170,7 @@ func OpenLane(fd int) (*Lane, error) {
 		return nil, err
 	}
 	unix.CloseOnExec(fd)
+	unix.CloseOnExec(bell)
 	le := binary.LittleEndian
 	c := LaneConfig{
 		Mailboxes:   int(le.Uint32(mem[offMailboxes:])),
@@ -171,14 +185,14 @@ func OpenLane(fd int) (*Lane, error) {
 		err = fmt.Errorf("shm: the lane has %d bytes, want %d", size, c.size())
 	}
 	if err != nil {
-		return nil, errors.Join(err, (&Lane{mem: mem, fd: fd}).Close())
+		return nil, errors.Join(err, (&Lane{mem: mem, fd: fd, bell: bell}).Close())
 	}
-	return layLane(mem, fd, c), nil
+	return layLane(mem, fd, bell, c), nil
 }
 
-func layLane(mem []byte, fd int, c LaneConfig) *Lane {
+func layLane(mem []byte, fd, bell int, c LaneConfig) *Lane {
 	l := &Lane{
-		mem: mem, fd: fd,
+		mem: mem, fd: fd, bell: bell,
 		mailboxes: c.Mailboxes,
 		compMask:  uint64(c.Completions) - 1,
 		relMask:   uint64(c.Releases) - 1,
@@ -202,6 +216,40 @@ func (l *Lane) u64(off int) *uint64 { return (*uint64)(unsafe.Pointer(&l.mem[off
 // FD is the memfd to hand over; it stays the lane's.
 func (l *Lane) FD() int { return l.fd }
 
+// Bell is the eventfd to hand over; it stays the lane's.
+func (l *Lane) Bell() int { return l.bell }
+
+// ring wakes the reader of completions, if it sleeps.
+func (l *Lane) ring() {
+	if atomic.LoadUint32(l.compWaiter.word) == 0 {
+		return
+	}
+	atomic.StoreUint32(l.compWaiter.word, 0)
+	one := uint64(1)
+	// It can't block (the bell is nonblocking) and fails only when it has rung 2^64
+	// times unheard.
+	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(l.bell), uintptr(unsafe.Pointer(&one)), 8)
+}
+
+// listen waits until the bell rings, or until timeout (0: none) has passed. It may
+// return early.
+func (l *Lane) listen(timeout time.Duration) error {
+	if timeout > 0 {
+		if err := l.ears.SetReadDeadline(time.Now().Add(timeout)); err != nil {
+			return fmt.Errorf("shm: bell: %w", err)
+		}
+	}
+	var count [8]byte
+	_, err := l.ears.Read(count[:])
+	if timeout > 0 {
+		err = errors.Join(err, l.ears.SetReadDeadline(time.Time{}))
+	}
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("shm: bell: %w", err)
+	}
+	return nil
+}
+
 // Mailboxes is how many there are.
 func (l *Lane) Mailboxes() int { return l.mailboxes }
 
@@ -214,7 +262,7 @@ func (l *Lane) Shut() {
 	for i := range l.mailboxes {
 		l.CloseMailbox(i)
 	}
-	l.compWaiter.wake()
+	l.ring()
 	l.fullWaiter.wake()
 	l.relWaiter.wake()
 }
@@ -236,5 +284,11 @@ func (l *Lane) Close() error {
 		}
 		l.fd = -1
 	}
+	if l.ears != nil {
+		errs = append(errs, l.ears.Close())
+	} else if l.bell >= 0 {
+		errs = append(errs, unix.Close(l.bell))
+	}
+	l.ears, l.bell = nil, -1
 	return errors.Join(errs...)
 }

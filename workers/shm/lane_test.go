@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(echoEnv) == "" {
 		os.Exit(m.Run())
 	}
-	lane, err := OpenLane(3)
+	lane, err := OpenLane(3, 4)
 	if err != nil {
 		panic(err)
 	}
@@ -56,7 +56,7 @@ func openLanes(t testing.TB, c LaneConfig) (gateway, worker *Lane) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if worker, err = OpenLane(dup(t, gateway.FD())); err != nil {
+	if worker, err = OpenLane(dup(t, gateway.FD()), dup(t, gateway.Bell())); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -231,7 +231,7 @@ func TestLaneConfig(t *testing.T) {
 		}
 	}
 	a := openTestArena(t, 1<<20)
-	if _, err := OpenLane(a.FD()); err == nil {
+	if _, err := OpenLane(a.FD(), -1); err == nil {
 		t.Error("an arena is no lane")
 	}
 }
@@ -293,12 +293,12 @@ func BenchmarkRoundTripThreads(b *testing.B) {
 
 func BenchmarkRoundTripProcesses(b *testing.B) {
 	gateway, _ := openLanes(b, LaneConfig{Mailboxes: 1})
-	file := os.NewFile(uintptr(dup(b, gateway.FD())), "lane")
+	file, bell := os.NewFile(uintptr(dup(b, gateway.FD())), "lane"), os.NewFile(uintptr(dup(b, gateway.Bell())), "bell")
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), echoEnv+"=1")
-	cmd.ExtraFiles = []*os.File{file}
+	cmd.ExtraFiles = []*os.File{file, bell}
 	cmd.Stderr = os.Stderr
-	if err := errors.Join(cmd.Start(), file.Close()); err != nil {
+	if err := errors.Join(cmd.Start(), file.Close(), bell.Close()); err != nil {
 		b.Fatal(err)
 	}
 	benchmarkRoundTrip(b, gateway)

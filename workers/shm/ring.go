@@ -39,7 +39,7 @@ func (l *Lane) Complete(c Completion) error {
 	atomic.StoreUint64(l.u64(at+entToken), c.Token)
 	l.head++
 	atomic.StoreUint64(l.compHead, l.head)
-	l.compWaiter.wake()
+	l.ring()
 	return nil
 }
 
@@ -49,15 +49,22 @@ func (l *Lane) Complete(c Completion) error {
 // the ring, after which it must not be called again.
 func (l *Lane) Completions(dst []Completion, timeout time.Duration) (int, error) {
 	head := atomic.LoadUint64(l.compHead)
-	if head == l.tail {
-		ready := func() bool { return atomic.LoadUint64(l.compHead) != l.tail || l.isShut() }
-		if !l.compWaiter.await(timeout, false, ready) {
-			return 0, ErrTimeout
-		}
-		if head = atomic.LoadUint64(l.compHead); head == l.tail {
+	for waited := false; head == l.tail; head = atomic.LoadUint64(l.compHead) {
+		if l.isShut() {
 			return 0, ErrClosed
 		}
+		if waited && timeout > 0 {
+			return 0, ErrTimeout
+		}
+		l.compWaiter.arm()
+		if atomic.LoadUint64(l.compHead) == l.tail && !l.isShut() {
+			if err := l.listen(timeout); err != nil {
+				return 0, err
+			}
+			waited = true
+		}
 	}
+	l.compWaiter.disarm()
 	if head-l.tail > l.compMask+1 {
 		return 0, fmt.Errorf("%w: %d results in a ring of %d", ErrCorrupt, head-l.tail, l.compMask+1)
 	}
