@@ -2,6 +2,7 @@ package grpcapi
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -47,6 +48,13 @@ func Code(c infer.Code) codes.Code {
 	return codes.Internal
 }
 
+// overdue says that the call's deadline has passed: the client's reset, which cancels
+// the call, may arrive before the server's own timer fires.
+func overdue(ctx context.Context) bool {
+	at, ok := ctx.Deadline()
+	return ok && !time.Now().Before(at)
+}
+
 // statusOf makes the error that a transport sends: its code, its text, and its reason
 // in the trailing metadata. A call that ran past its own deadline is
 // DEADLINE_EXCEEDED, as gRPC names it. Errors that are a gRPC status already pass.
@@ -55,7 +63,7 @@ func statusOf(ctx context.Context, err error) error {
 		return err
 	}
 	code, reason := Code(infer.CodeOf(err)), infer.ReasonOf(err)
-	if code == codes.Canceled && reason == infer.ReasonDeadline {
+	if code == codes.Canceled && (reason == infer.ReasonDeadline || overdue(ctx)) {
 		code = codes.DeadlineExceeded
 	}
 	if reason != "" && grpc.ServerTransportStreamFromContext(ctx) != nil {

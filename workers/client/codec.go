@@ -90,6 +90,9 @@ func (executeCodec) Unmarshal(data mem.BufferSlice, v any) error {
 		if n < 0 {
 			return protowire.ParseError(n)
 		}
+		if field > protowire.MaxValidNumber {
+			return fmt.Errorf("no message has a field %d", field)
+		}
 		src = src[n:]
 		if kind != protowire.BytesType || field != fieldResult && field != fieldResultTensor {
 			if n = protowire.ConsumeFieldValue(field, kind, src); n < 0 {
