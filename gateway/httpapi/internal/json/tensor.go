@@ -107,6 +107,9 @@ func (s *Scanner) element(dst []byte, d infer.Datatype) ([]byte, error) {
 			return dst, err
 		}
 		if d == infer.FP32 {
+			if math.IsInf(float64(float32(f)), 0) && !math.IsInf(f, 0) {
+				return dst, s.outOfRange(n, d)
+			}
 			return binary.LittleEndian.AppendUint32(dst, math.Float32bits(float32(f))), nil
 		}
 		return binary.LittleEndian.AppendUint64(dst, math.Float64bits(f)), nil
@@ -188,7 +191,7 @@ func (s *Scanner) notInteger(n number, text string) error {
 	return &Error{Text: text}
 }
 
-// OutOfRange starts the text of an integer that its datatype can't hold.
+// OutOfRange starts the text of a number that its datatype can't hold.
 const OutOfRange = "value "
 
 func (s *Scanner) outOfRange(n number, d infer.Datatype) error {
