@@ -95,6 +95,9 @@ var better = []struct {
 	{"INT32 over", "", 400, "value 2147483648 is out of range for INT32"},
 	{"INT32 under", "", 400, "value -2147483649 is out of range for INT32"},
 	{"UINT32 over", "", 400, "value 4294967296 is out of range for UINT32"},
+	// What FP32 can't hold is refused, not made an infinity, which is no JSON.
+	{"FP32", "e308]", 400, "is out of range for FP32"},
+	{"FP32", "3.5e38]", 400, "is out of range for FP32"},
 	// Doubles are read and printed exactly.
 	{"FP64", "0.30000000000000004", 200, "[0.30000000000000004]"},
 	{"FP64", "[18446744073709551615]", 200, "[18446744073709552000.0]"},
