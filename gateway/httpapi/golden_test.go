@@ -98,6 +98,7 @@ var better = []struct {
 	// What FP32 can't hold is refused, not made an infinity, which is no JSON.
 	{"FP32", "e308]", 400, "is out of range for FP32"},
 	{"FP32", "3.5e38]", 400, "is out of range for FP32"},
+	{"FP32", "1e39]", 400, "is out of range for FP32"},
 	// Doubles are read and printed exactly.
 	{"FP64", "0.30000000000000004", 200, "[0.30000000000000004]"},
 	{"FP64", "[18446744073709551615]", 200, "[18446744073709552000.0]"},
