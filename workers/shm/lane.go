@@ -231,23 +231,25 @@ func (l *Lane) ring() {
 	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(l.bell), uintptr(unsafe.Pointer(&one)), 8)
 }
 
-// listen waits until the bell rings, or until timeout (0: none) has passed. It may
-// return early.
-func (l *Lane) listen(timeout time.Duration) error {
-	if timeout > 0 {
-		if err := l.ears.SetReadDeadline(time.Now().Add(timeout)); err != nil {
+// listen waits until the bell rings, or until end, which is ErrTimeout; the zero time is
+// no end. It may return early: the bell may have rung for what was taken already.
+func (l *Lane) listen(end time.Time) error {
+	if !end.IsZero() {
+		if err := l.ears.SetReadDeadline(end); err != nil {
 			return fmt.Errorf("shm: bell: %w", err)
 		}
 	}
 	var count [8]byte
 	_, err := l.ears.Read(count[:])
-	if timeout > 0 {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = ErrTimeout
+	} else if err != nil {
+		err = fmt.Errorf("shm: bell: %w", err)
+	}
+	if !end.IsZero() {
 		err = errors.Join(err, l.ears.SetReadDeadline(time.Time{}))
 	}
-	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("shm: bell: %w", err)
-	}
-	return nil
+	return err
 }
 
 // Mailboxes is how many there are.

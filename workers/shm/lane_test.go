@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -307,4 +308,32 @@ func BenchmarkRoundTripProcesses(b *testing.B) {
 	}
 	cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	b.ReportMetric(float64(cpu.Microseconds())/float64(b.N), "worker-cpu-us/op")
+}
+
+// The bell may have rung for completions that were taken without waiting; the next wait
+// must not end early by that.
+func TestStaleBell(t *testing.T) {
+	gateway, worker := openLanes(t, LaneConfig{Mailboxes: 1})
+	var got [4]Completion
+	gateway.compWaiter.arm() // as if the reader had been about to sleep
+	if err := worker.Complete(Completion{Batch: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := gateway.Completions(got[:], time.Minute); n != 1 || err != nil {
+		t.Fatalf("the first: %d, %v", n, err)
+	}
+	go func() {
+		for atomic.LoadUint32(gateway.compWaiter.word) == 0 {
+			runtime.Gosched()
+		}
+		if err := worker.Complete(Completion{Batch: 2}); err != nil {
+			t.Error(err)
+		}
+	}()
+	if n, err := gateway.Completions(got[:], time.Minute); n != 1 || err != nil || got[0].Batch != 2 {
+		t.Errorf("the second: %d, %v, %+v", n, err, got[0])
+	}
+	if _, err := gateway.Completions(got[:], time.Millisecond); !errors.Is(err, ErrTimeout) {
+		t.Errorf("nothing comes: %v", err)
+	}
 }

@@ -48,20 +48,21 @@ func (l *Lane) Complete(c Completion) error {
 // that is not 0, ErrClosed when the lane is shut, and ErrCorrupt when the worker broke
 // the ring, after which it must not be called again.
 func (l *Lane) Completions(dst []Completion, timeout time.Duration) (int, error) {
+	var end time.Time
+	if timeout > 0 {
+		end = time.Now().Add(timeout)
+	}
 	head := atomic.LoadUint64(l.compHead)
-	for waited := false; head == l.tail; head = atomic.LoadUint64(l.compHead) {
+	for ; head == l.tail; head = atomic.LoadUint64(l.compHead) {
 		if l.isShut() {
 			return 0, ErrClosed
 		}
-		if waited && timeout > 0 {
-			return 0, ErrTimeout
-		}
 		l.compWaiter.arm()
-		if atomic.LoadUint64(l.compHead) == l.tail && !l.isShut() {
-			if err := l.listen(timeout); err != nil {
-				return 0, err
-			}
-			waited = true
+		if atomic.LoadUint64(l.compHead) != l.tail || l.isShut() {
+			continue
+		}
+		if err := l.listen(end); err != nil {
+			return 0, err
 		}
 	}
 	l.compWaiter.disarm()
