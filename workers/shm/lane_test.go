@@ -322,14 +322,16 @@ func TestStaleBell(t *testing.T) {
 	if n, err := gateway.Completions(got[:], time.Minute); n != 1 || err != nil {
 		t.Fatalf("the first: %d, %v", n, err)
 	}
-	go func() {
+	var second sync.WaitGroup
+	second.Go(func() {
 		for atomic.LoadUint32(gateway.compWaiter.word) == 0 {
 			runtime.Gosched()
 		}
 		if err := worker.Complete(Completion{Batch: 2}); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	defer second.Wait()
 	if n, err := gateway.Completions(got[:], time.Minute); n != 1 || err != nil || got[0].Batch != 2 {
 		t.Errorf("the second: %d, %v, %+v", n, err, got[0])
 	}
