@@ -49,6 +49,10 @@ func (w *worker) supervise(ctx context.Context, first chan<- error) {
 	b := backoff{base: w.owner.cfg.Backoff, most: w.owner.cfg.BackoffMax}
 	for n := 0; ; n++ {
 		s, err := w.open(ctx)
+		var groups []*group
+		if err == nil {
+			groups = w.begin(s) // before the news of it: who hears may ask for backends
+		}
 		if n == 0 {
 			first <- err
 			if err != nil && w.local != nil {
@@ -56,7 +60,7 @@ func (w *worker) supervise(ctx context.Context, first chan<- error) {
 			}
 		}
 		if err == nil {
-			healthy := w.serve(ctx, s)
+			healthy := w.serve(ctx, s, groups)
 			if healthy > w.owner.cfg.HealthyAfter {
 				b.reset()
 			}
@@ -95,12 +99,13 @@ func (w *worker) open(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// serve runs a session to its end, and says how long that was.
-func (w *worker) serve(ctx context.Context, s *session) time.Duration {
+// serve runs a session that has begun to its end, loading groups first, and says how
+// long that was.
+func (w *worker) serve(ctx context.Context, s *session, begun []*group) time.Duration {
 	start := time.Now()
 	tasks, stop := context.WithCancel(ctx)
 	defer stop()
-	for _, g := range w.begin(s) {
+	for _, g := range begun {
 		s.tasks.Go(func() { g.reload(tasks, s) })
 	}
 	s.tasks.Go(func() { s.watch(tasks, &w.owner.cfg, w.seen) })
