@@ -140,7 +140,7 @@ func TestTensorFaultsLeaveTheScannerBehind(t *testing.T) {
 		{`[0]`, NotBool, infer.Bool},
 		{`[99999999999999999999]`, NotInt, infer.Int64},
 		{`[300]`, "value 300 is out of range for UINT8", infer.Uint8},
-		{`[1,-1e300]`, "value -1e300 is out of range for FP32", infer.FP32}, // an infinity would be no JSON on the way back
+		{`[1,-1e300]`, "value -1e300 is out of range for FP32", infer.FP32},           // an infinity would be no JSON on the way back
 		{`[1,"x"`, "Missing a comma or ']' after an array element. at 6", infer.Int8}, // syntax goes first
 	} {
 		var s Scanner
