@@ -73,7 +73,9 @@ def test_grpc_deadline(server):
                 return "OK"
             except InferenceServerException as e:
                 return e.status()
-        assert at_once(6, call) == ["StatusCode.DEADLINE_EXCEEDED"] * 6
+        # grpc-go resets the stream when the server's timer fires, which may run ahead of the client's by its rounding: the
+        # client then says CANCELLED
+        assert set(at_once(6, call)) <= {"StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED"}
     harness.wait_for(lambda: server.ask("/v2/models/slow/infer", ONE)[0] == 200, 10, "slow answers again")
     after, _ = counts(server, "slow")
     assert after - before <= 3, f"{after - before} executions, one of them wanted"
