@@ -89,12 +89,17 @@ func (s *Service) decodeWith(d *decoder, c *Call, data mem.BufferSlice) error {
 func (d *decoder) large(c *Call, data mem.BufferSlice, bodies Bodies) error {
 	head, whole, err := d.gather(c, data, bodies)
 	switch {
-	case err != nil:
-		return err
-	case whole:
-		return d.decodeWhole(c, data, bodies)
+	case err == nil && !whole:
+		return d.request(c, head)
+	case err == nil:
+		err = d.decodeWhole(c, data, bodies)
 	}
-	return d.request(c, head)
+	if err != nil && c.Request.Model == "" {
+		// For the count of refusals: what was gathered names the model, as a rule. That
+		// the call is refused is settled, so a second fault adds nothing.
+		_ = d.request(c, d.head)
+	}
+	return err
 }
 
 // release gives back the request's memory.
@@ -127,6 +132,7 @@ func (s *Service) serve(ctx context.Context, c *Call, receive func() error) erro
 	defer done()
 	defer c.release()
 	if err := receive(); err != nil {
+		s.pipeline.Refused(ctx, &c.Request, err)
 		return err
 	}
 	c.Request.Times.RequestStart = infer.Now()

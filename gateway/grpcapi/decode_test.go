@@ -396,8 +396,24 @@ func TestDecodeWithoutMemory(t *testing.T) {
 	s := testService(t, &fakeBodies{fail: refused})
 	c := newCall()
 	s.decode(c, cutFrames(marshal(t, fp32Request(20_000)), 16<<10))
-	if c.err != refused {
-		t.Fatalf("got %v", c.err)
+	if c.err != refused || c.Request.Model == "" {
+		t.Fatalf("got %v for model '%s', want the refusal and the model, which is counted", c.err, c.Request.Model)
+	}
+}
+
+// A call whose message finds no memory never reaches Infer, and is counted all the same.
+func TestRefusedMessageIsCounted(t *testing.T) {
+	p := &fakePipeline{}
+	s := testService(t, &fakeBodies{})
+	s.pipeline = p
+	c := newCall()
+	c.Request.Model = "m"
+	full := infer.Refusef(infer.Unavailable, infer.ReasonMemory, "full")
+	if err := s.serve(t.Context(), c, func() error { return full }); err != full {
+		t.Fatalf("got %v", err)
+	}
+	if r := p.refused.Load(); r == nil || r.model != "m" || r.err != full {
+		t.Errorf("the pipeline was told of %+v", r)
 	}
 }
 

@@ -39,6 +39,7 @@ type fakePipeline struct {
 	opened   atomic.Int64
 	closed   atomic.Int64
 	memories atomic.Int64 // response memory that is out
+	refused  atomic.Pointer[refusal]
 
 	mu        sync.Mutex
 	envelopes []infer.Envelope
@@ -70,6 +71,16 @@ func (p *fakePipeline) Infer(ctx context.Context, req *infer.Request, send infer
 		return p.infer(ctx, req, send)
 	}
 	return send(p.echo(req))
+}
+
+func (p *fakePipeline) Refused(_ context.Context, req *infer.Request, err error) {
+	p.refused.Store(&refusal{req.Model, err})
+}
+
+// refusal is one call of Refused.
+type refusal struct {
+	model string
+	err   error
 }
 
 // echo answers with the inputs as outputs, in memory of its own.

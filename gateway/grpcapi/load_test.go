@@ -93,6 +93,8 @@ type counted struct {
 	n atomic.Int64
 }
 
+func (*counted) Refused(context.Context, *infer.Request, error) {}
+
 func (c *counted) Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
 	c.n.Add(1)
 	return c.identity.Infer(ctx, req, send)

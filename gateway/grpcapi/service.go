@@ -26,6 +26,9 @@ type Pipeline interface {
 	Open(ctx context.Context, env *infer.Envelope) (context.Context, func(), error)
 	// Infer answers a request by calling send on this goroutine; req is the caller's.
 	Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error
+	// Refused counts a request that was opened and never reached Infer; of req, model
+	// and version are read.
+	Refused(ctx context.Context, req *infer.Request, err error)
 }
 
 // Control answers everything that is no inference. A model or version that is not

@@ -21,6 +21,9 @@ type Pipeline interface {
 	// Infer executes a request and calls send, on the calling goroutine, for each
 	// response.
 	Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error
+	// Refused counts a request that was opened and never reached Infer; of req, model
+	// and version are read.
+	Refused(ctx context.Context, req *infer.Request, err error)
 }
 
 // Control answers what is no inference. Versions are as the client wrote them, "" for

@@ -296,6 +296,9 @@ func TestMemoryFull(t *testing.T) {
 	if got.status != 503 || got.fields[ReasonHeader] != "memory_full" || got.fields["Retry-After"] != "1" {
 		t.Errorf("got %+v", got)
 	}
+	if r := f.refused.Load(); r == nil || r.model == "" || infer.ReasonOf(r.err) != infer.ReasonMemory {
+		t.Errorf("the pipeline was told of %+v", r)
+	}
 }
 
 func TestEnvelope(t *testing.T) {

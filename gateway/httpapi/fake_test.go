@@ -31,6 +31,7 @@ type fake struct {
 	settings *inference.LogSettingsRequest
 	opened   atomic.Int64
 	closed   atomic.Int64
+	refused  atomic.Pointer[refusal]
 }
 
 // heldBodies counts the memory that is out.
@@ -75,6 +76,16 @@ func (f *fake) Infer(ctx context.Context, req *infer.Request, send infer.SendFun
 		return send(paramsAnswer(req))
 	}
 	return send(identity(req))
+}
+
+func (f *fake) Refused(_ context.Context, req *infer.Request, err error) {
+	f.refused.Store(&refusal{req.Model, err})
+}
+
+// refusal is one call of Refused.
+type refusal struct {
+	model string
+	err   error
 }
 
 // identity answers with the inputs under the outputs' names, the memory shared.

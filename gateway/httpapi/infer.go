@@ -77,6 +77,8 @@ func (a *API) serveInfer(ctx context.Context, call *Call, rt route, reply *Reply
 	defer done()
 	if err = x.decode(inner, call); err == nil {
 		err = a.pipeline.Infer(inner, &m.req, x.respond)
+	} else {
+		a.pipeline.Refused(inner, &m.req, err)
 	}
 	m.req.Memory.Release() // what a batch still reads it holds itself
 	if x.fault != nil {

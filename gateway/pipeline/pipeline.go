@@ -96,6 +96,26 @@ func (p *Pipeline) Infer(ctx context.Context, req *infer.Request, send infer.Sen
 	return err
 }
 
+// Refused records at the model a request that a front end opened and then refused
+// itself: no memory for its body, too large, malformed, gone before it had arrived.
+// Without it no metric of the model would show them. A request whose model is not
+// known, or not ready, is counted by the front end alone.
+func (p *Pipeline) Refused(ctx context.Context, req *infer.Request, err error) {
+	if req.Model == "" {
+		return
+	}
+	m, missing := p.models.Acquire(ctx, req.Model, req.Version)
+	if missing != nil {
+		return
+	}
+	defer m.Release()
+	req.Times.RequestEnd = infer.Now()
+	if req.Times.RequestStart == 0 {
+		req.Times.RequestStart = req.Times.RequestEnd
+	}
+	m.Done(req, err)
+}
+
 // checked is what follows once the model is pinned.
 func (p *Pipeline) checked(ctx context.Context, m Model, req *infer.Request, send infer.SendFunc) error {
 	if m.Decoupled() && !req.Streaming {

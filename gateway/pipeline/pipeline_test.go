@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -55,6 +56,27 @@ func (m models) Acquire(_ context.Context, name, _ string) (Model, error) {
 		return nil, infer.Errorf(infer.NotFound, "no")
 	}
 	return m.model, nil
+}
+
+// Refused counts at the model what a front end could not even decode, and at nobody
+// what names no model.
+func TestRefusedIsCounted(t *testing.T) {
+	full := infer.Refusef(infer.Unavailable, infer.ReasonMemory, "full")
+	m := model{}
+	p := New(models{&m})
+	p.Refused(t.Context(), &infer.Request{Model: "x"}, full)
+	p.Refused(t.Context(), &infer.Request{}, full)
+	if len(m.steps) != 0 {
+		t.Errorf("unknown models: %v", m.steps)
+	}
+	req := &infer.Request{Model: "m"}
+	p.Refused(t.Context(), req, full)
+	if want := []string{"failed", "release"}; !slices.Equal(m.steps, want) {
+		t.Errorf("steps %v, want %v", m.steps, want)
+	}
+	if req.Times.RequestStart == 0 || req.Times.RequestEnd < req.Times.RequestStart {
+		t.Errorf("times %+v", req.Times)
+	}
 }
 
 func TestOrderOfSteps(t *testing.T) {
