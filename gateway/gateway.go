@@ -49,7 +49,8 @@ type Gateway struct {
 func New(ctx context.Context, cfg Config) (*Gateway, error) {
 	g := &Gateway{cfg: cfg}
 	if err := g.build(ctx); err != nil {
-		return nil, errors.Join(err, g.close(ctx))
+		ctx := context.WithoutCancel(ctx)
+		return nil, errors.Join(err, g.closeListeners(ctx), g.close(ctx))
 	}
 	return g, nil
 }
@@ -234,6 +235,16 @@ func (g *Gateway) drain(ctx context.Context) error {
 	g.logger.Info("Waiting for in-flight requests to complete.", "timeout", g.cfg.ExitTimeout)
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.ExitTimeout)
 	defer cancel()
+	err := g.shutdown(ctx)
+	g.pipeline.Stop()
+	if err != nil {
+		return fmt.Errorf("requests in flight were cut off after %s: %w", g.cfg.ExitTimeout, err)
+	}
+	return nil
+}
+
+// shutdown ends the front ends, whose calls in flight have until ctx ends.
+func (g *Gateway) shutdown(ctx context.Context) error {
 	errs := make([]error, 2)
 	var wg sync.WaitGroup
 	if g.http != nil {
@@ -243,11 +254,16 @@ func (g *Gateway) drain(ctx context.Context) error {
 		wg.Go(func() { errs[1] = g.grpc.Shutdown(ctx) })
 	}
 	wg.Wait()
-	g.pipeline.Stop()
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("requests in flight were cut off after %s: %w", g.cfg.ExitTimeout, err)
+	return errors.Join(errs...)
+}
+
+// closeListeners closes what was never served.
+func (g *Gateway) closeListeners(ctx context.Context) error {
+	err := g.shutdown(ctx)
+	if g.metrics != nil {
+		err = errors.Join(err, g.metrics.Close())
 	}
-	return nil
+	return err
 }
 
 // unloadTime is what unloading and ending the workers may take after the drain.
