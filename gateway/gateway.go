@@ -158,14 +158,16 @@ func (g *Gateway) serve(serving context.Context, running *sync.WaitGroup, failed
 }
 
 // start loads all models and says how it went. It fails when a model did not load and
-// the configuration wants that to end the server, or when ctx ended meanwhile.
+// the configuration wants that to end the server. When ctx ended meanwhile it leaves the
+// server not ready.
 func (g *Gateway) start(ctx context.Context) error {
 	loadErr := g.models.LoadAll(ctx)
 	if err := g.tables(); err != nil {
 		return err
 	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("stopped while models were loading: %w", err)
+	if ctx.Err() != nil {
+		g.logger.Info("stopped while models were loading")
+		return nil
 	}
 	if loadErr != nil {
 		if g.cfg.Repository.ExitOnError {
