@@ -123,7 +123,7 @@ func (w *worker) started(err error) error {
 		return nil
 	}
 	if w.far != nil {
-		w.log.Warn("remote worker is not there yet", "error", err)
+		w.log.Warn("remote worker is not there; it is tried again, but what is loaded meanwhile gets no instances on it", "error", err)
 		return nil
 	}
 	return fmt.Errorf("worker %s: %w", w.name, err)
