@@ -83,14 +83,20 @@ def test_worker_killed_under_load(start, protocol):
     assert s.stop() == 0
 
 
-def test_readiness_tells_of_a_lost_worker(start):
-    """Between death and return the server says that it is not ready, or it was back before we could ask."""
-    s = start(repositories=[harness.TEST_MODELS])
-    worker = s.workers()[0]
-    os.kill(worker, signal.SIGKILL)
-    harness.wait_for(lambda: not harness.alive(worker), 5, "the worker is gone")
-    harness.wait_for(lambda: s.status("/v2/health/ready") == 200 and s.workers(), 10, "ready again")
-    assert "brief" in json.dumps(s.get("/v2/models/brief"))
+def test_readiness_tells_of_a_lost_worker(start, tmp_path):
+    """Between death and return neither server nor model is ready, and the server lives; the model takes a while to load."""
+    (tmp_path / "heavy" / "1").mkdir(parents=True)
+    (tmp_path / "heavy" / "config.pbtxt").write_text(
+        'backend: "identity"\nmax_batch_size: 1\ninput { name: "INPUT0" data_type: TYPE_INT32 dims: 1 }\n'
+        'output { name: "OUTPUT0" data_type: TYPE_INT32 dims: 1 }\n'
+        'parameters { key: "creation_delay_ms" value { string_value: "700" } }\n')
+    s = start(repositories=[tmp_path])
+    os.kill(s.workers()[0], signal.SIGKILL)
+    harness.wait_for(lambda: s.status("/v2/health/ready") == 400 and s.status("/v2/models/heavy/ready") == 400, 0.6, "not ready")
+    assert s.status("/v2/health/live") == 200
+    with grpcclient.InferenceServerClient(s.grpc) as c:
+        assert not c.is_server_ready() and not c.is_model_ready("heavy") and c.is_server_live()
+    harness.wait_for(lambda: s.status("/v2/health/ready") == 200 and s.status("/v2/models/heavy/ready") == 200, 10, "ready again")
 
 
 def test_request_that_kills_is_refused(start, tmp_path):
