@@ -224,7 +224,8 @@ func (g *Gateway) tables() error {
 		g.log.Print(render([]string{"Option", "Value"}, g.cfg.options())+"\n"))
 }
 
-// drain turns requests away and waits for those in flight, up to the exit timeout.
+// drain turns requests away and waits for those in flight, up to the exit timeout; the
+// others are then answered with an error, which the log tells of.
 func (g *Gateway) drain(ctx context.Context) error {
 	serving := g.control.Ready()
 	g.control.Stopping()
@@ -235,15 +236,29 @@ func (g *Gateway) drain(ctx context.Context) error {
 		cancel()
 	}
 	g.logger.Info("Waiting for in-flight requests to complete.", "timeout", g.cfg.ExitTimeout)
-	ctx, cancel := context.WithTimeout(ctx, g.cfg.ExitTimeout)
+	begin := time.Now()
+	late, cancel := context.WithTimeout(ctx, g.cfg.ExitTimeout)
 	defer cancel()
-	err := g.shutdown(ctx)
+	failed := make(chan error, 1)
+	stop := context.AfterFunc(late, func() {
+		// what waits or runs now is answered with an error, while it can be sent
+		g.pipeline.Stop()
+		failed <- g.models.Close(late)
+	})
+	last, cancelLast := context.WithTimeout(ctx, g.cfg.ExitTimeout+lastWords)
+	defer cancelLast()
+	err := g.shutdown(last)
 	g.pipeline.Stop()
-	if err != nil {
-		return fmt.Errorf("requests in flight were cut off after %s: %w", g.cfg.ExitTimeout, err)
+	if !stop() {
+		err = errors.Join(err, <-failed)
+		g.logger.Error("requests in flight were cut off", "after", time.Since(begin), "error", err)
+		return nil
 	}
-	return nil
+	return err
 }
+
+// lastWords is the time that answers to requests which were cut off have to be sent.
+const lastWords = time.Second
 
 // shutdown ends the front ends, whose calls in flight have until ctx ends.
 func (g *Gateway) shutdown(ctx context.Context) error {

@@ -161,6 +161,22 @@ def test_drain_finishes_what_is_in_flight(start):
     assert answers == [200] * 5
 
 
+def test_drain_has_an_end(start):
+    """At --exit-timeout-secs what still waits is answered with 503, and the exit status is 0."""
+    s = start(repositories=[harness.TEST_MODELS], flags=["--exit-timeout-secs=1", "--exit-grace-ms=0"])
+    body = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "INT32", "data": [1]}]}).encode()
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(s.ask("/v2/models/slow/infer", body)[0])) for _ in range(16)]
+    for t in threads:
+        t.start()
+    harness.wait_for(lambda: 'model="slow"' in s.metrics_text() and pending(s) >= 14, 5, "requests waiting")
+    s.process.send_signal(signal.SIGTERM)
+    assert s.process.wait(15) == 0, s.log()[-3000:]
+    for t in threads:
+        t.join(10)
+    assert len(answers) == 16 and set(answers) == {200, 503}, answers
+
+
 def pending(server):
     lines = [x for x in server.metrics_text().splitlines() if x.startswith("nv_inference_pending_request_count{") and 'model="slow"' in x]
     return sum(float(x.rsplit(" ", 1)[1]) for x in lines)
