@@ -64,10 +64,7 @@ func (a *API) answer(ctx context.Context, call *Call, rt route, reply *Reply) er
 
 // unsupported names what this server does not do yet.
 func unsupported(rt route) error {
-	switch rt.kind {
-	case routeLoad:
-		return infer.Errorf(infer.Unavailable, "explicit model load / unload is not allowed if polling is enabled")
-	case routeRepositoryLoad:
+	if rt.kind == routeRepositoryLoad {
 		return infer.Errorf(infer.Unsupported, "'repository_name' specification is not supported")
 	}
 	return infer.Errorf(infer.Unsupported, "%s is not supported", routes[rt.kind].name)

@@ -108,8 +108,6 @@ var errorCases = []struct {
 	{"GET", "/v2/models/stats/ready", "", 400, "Model version not ready"},
 	{"POST", "/v2/repository/index", `{"ready":1}`, 500, "attempt to access JSON non-boolean as boolean"},
 	{"POST", "/v2/repository/index", "nope", 500, "failed to parse the request JSON buffer: Invalid value. at 1"},
-	{"POST", "/v2/repository/models/two/load", "", 503, "explicit model load / unload is not allowed if polling is enabled"},
-	{"POST", "/v2/repository/models/two/unload", "{}", 503, "explicit model load / unload is not allowed if polling is enabled"},
 	{"POST", "/v2/repository/r/models/two/load", "", 501, "'repository_name' specification is not supported"},
 	{"POST", "/v2/logging", "", 500, "failed to parse the request JSON buffer: The document is empty. at 0"},
 	{"POST", "/v2/logging", `{"log_info":1}`, 500, "attempt to access JSON non-boolean as boolean"},
@@ -117,6 +115,8 @@ var errorCases = []struct {
 	{"POST", "/v2/logging", `{"log_format":1}`, 500, "attempt to access JSON non-string as string"},
 	{"POST", "/v2/logging", `{"log_file":"/tmp/x"}`, 501, "log file location can not be updated through network protocol"},
 	// Not here yet.
+	{"POST", "/v2/repository/models/two/load", "", 501, "model control (load and unload) is not supported"},
+	{"POST", "/v2/repository/models/two/unload", "{}", 501, "model control (load and unload) is not supported"},
 	{"POST", "/v2/models/two/generate", "{}", 501, "generate is not supported"},
 	{"POST", "/v2/models/two/versions/1/generate_stream", "{}", 501, "generate is not supported"},
 	{"GET", "/v2/trace/setting", "", 501, "trace setting is not supported"},

@@ -50,7 +50,7 @@ var routes = [...]struct {
 	routeGenerate:       {post: true, action: infer.ActionInference, name: "generate"},
 	routeTrace:          {get: true, post: true, action: infer.ActionTrace, name: "trace setting"},
 	routeIndex:          {post: true, action: infer.ActionModelRepository},
-	routeLoad:           {post: true, action: infer.ActionModelRepository, name: "model control"},
+	routeLoad:           {post: true, action: infer.ActionModelRepository, name: "model control (load and unload)"},
 	routeRepositoryLoad: {post: true, action: infer.ActionModelRepository},
 	routeLogging:        {get: true, post: true, action: infer.ActionLogging},
 	routeMemoryStatus:   {get: true, action: infer.ActionSharedMemory, name: "shared memory"},
