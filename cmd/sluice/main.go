@@ -10,11 +10,13 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/sluice-serve/sluice/cmd/internal/timerslack"
 	"github.com/sluice-serve/sluice/cmd/sluice/internal/flags"
 	"github.com/sluice-serve/sluice/gateway"
+	"github.com/sluice-serve/sluice/gateway/modelconfig"
 )
 
 // version is set by the build (-ldflags -X main.version=…).
@@ -54,14 +56,28 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "help", "--help", "-h":
 		_, err = io.WriteString(stdout, usage)
 	default:
-		_, err = io.WriteString(stderr, usage)
-		err = errors.Join(err, fmt.Errorf("no command '%s'", command))
+		_, err = io.WriteString(stderr, usage+"\n")
+		err = errors.Join(err, noCommand(args))
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "sluice:", err)
 		return 1
 	}
 	return 0
+}
+
+// noCommand says what is wrong with a command line that has no command of ours.
+func noCommand(args []string) error {
+	if len(args) == 0 {
+		return errors.New("give a command: serve, check or version")
+	}
+	if strings.HasPrefix(args[0], "-") {
+		return fmt.Errorf("the command comes before the flags: sluice serve %s", strings.Join(args, " "))
+	}
+	if near := modelconfig.Nearest(args[0], []string{"serve", "check", "version", "help"}); near != "" {
+		return fmt.Errorf("no command '%s'; did you mean '%s'?", args[0], near)
+	}
+	return fmt.Errorf("no command '%s'", args[0])
 }
 
 func serve(ctx context.Context, args []string, stdout io.Writer) error {

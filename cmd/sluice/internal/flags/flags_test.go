@@ -37,6 +37,13 @@ func TestFaults(t *testing.T) {
 		want string
 	}{
 		{[]string{"--htp-port=1"}, "unknown flag --htp-port; did you mean --http-port?"},
+		{[]string{"--foo"}, "unknown flag --foo (--help lists them)"},
+		{[]string{"-x"}, "unknown flag -x (--help lists them)"},
+		{[]string{"-model-repository=/m"}, "unknown flag -model-repository; did you mean --model-repository?"},
+		{[]string{"-http-port", "1"}, "unknown flag -http-port; did you mean --http-port?"},
+		{[]string{"--prot-file=x"}, "unknown flag --prot-file; did you mean --port-file?"},
+		{[]string{"--http_port=1"}, "unknown flag --http_port; did you mean --http-port?"},
+		{[]string{"--http-port"}, "--http-port needs a value"},
 		{[]string{"--http-port=x"}, "--http-port: 'x' is not an integer"},
 		{[]string{"--http-port=70000"}, "70000 is not in [0, 65535]"},
 		{[]string{"--http-port=1", "--http-port=2"}, "--http-port is given more than once"},
@@ -103,6 +110,9 @@ func TestTuningFlagsAreNoticed(t *testing.T) {
 func TestHelp(t *testing.T) {
 	if s, err := ParseServe([]string{"--help"}, none); err != nil || !s.Help {
 		t.Errorf("--help: %v, %v", s.Help, err)
+	}
+	if s, err := ParseServe([]string{"-h"}, none); err != nil || !s.Help {
+		t.Errorf("-h: %v, %v", s.Help, err)
 	}
 	var out bytes.Buffer
 	if err := Usage(&out); err != nil {

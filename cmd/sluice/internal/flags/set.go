@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -80,7 +79,7 @@ func (s *set) parse(args []string, env func(string) (string, bool)) (rest []stri
 			pf.NoOptDefVal = "true"
 		}
 	})
-	if err := fs.Parse(s.joinBooleans(args)); err != nil {
+	if err := fs.Parse(s.normal(args)); err != nil {
 		s.errs = append(s.errs, s.explain(err))
 	}
 	for _, v := range values {
@@ -109,40 +108,62 @@ func (s *set) each(do func(*flag)) {
 	}
 }
 
-// joinBooleans turns `--flag false` into `--flag=false` for boolean flags, whose
-// value the original takes from the next argument.
-func (s *set) joinBooleans(args []string) []string {
-	var booleans []string
+// normal turns `--flag false` into `--flag=false` for boolean flags, whose value the
+// original takes from the next argument, and -h into --help. There are no other flags
+// of one dash: they are faults.
+func (s *set) normal(args []string) []string {
+	booleans, valued := map[string]bool{}, map[string]bool{}
 	s.each(func(f *flag) {
-		if f.arg == "boolean" {
-			booleans = append(booleans, "--"+f.name)
-		}
+		booleans["--"+f.name] = f.arg == "boolean"
+		valued["--"+f.name] = f.arg != "boolean" && f.arg != ""
 	})
 	var out []string
 	for i := 0; i < len(args); i++ {
-		if args[i] == "--" {
+		arg := args[i]
+		switch {
+		case arg == "--":
 			return append(out, args[i:]...)
-		}
-		if slices.Contains(booleans, args[i]) && i+1 < len(args) {
+		case arg == "-h":
+			arg = "--help"
+		case strings.HasPrefix(arg, "-") && !strings.HasPrefix(arg, "--") && arg != "-":
+			s.errs = append(s.errs, s.unknown("-", arg[1:]))
+			if i+1 < len(args) && !strings.Contains(arg, "=") && !strings.HasPrefix(args[i+1], "-") {
+				i++ // probably its value
+			}
+			continue
+		case valued[arg] && i+1 < len(args):
+			out = append(out, arg)
+			i++
+			arg = args[i]
+		case booleans[arg] && i+1 < len(args):
 			if _, err := boolean(args[i+1]); err == nil {
-				out = append(out, args[i]+"="+args[i+1])
 				i++
-				continue
+				arg += "=" + args[i]
 			}
 		}
-		out = append(out, args[i])
+		out = append(out, arg)
 	}
 	return out
 }
 
-// explain adds the nearest flag's name to an unknown flag's error.
+// explain words the errors of pflag as ours.
 func (s *set) explain(err error) error {
 	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) {
-		return err
+	var bare *pflag.ValueRequiredError
+	switch {
+	case errors.As(err, &unknown):
+		return s.unknown("--", unknown.GetSpecifiedName())
+	case errors.As(err, &bare):
+		return fmt.Errorf("--%s needs a value", bare.GetFlag().Name)
 	}
-	name := unknown.GetSpecifiedName()
-	best, at := "", 4
+	return err
+}
+
+// unknown is the error of a flag that there is not, with the nearest one's name where
+// that is near for its length.
+func (s *set) unknown(dashes, name string) error {
+	name, _, _ = strings.Cut(name, "=")
+	best, at := "", min(4, 1+len(name)/3)
 	s.each(func(f *flag) {
 		d := distance(name, f.name)
 		if strings.HasPrefix(f.name, name) && len(name) > 3 {
@@ -153,9 +174,9 @@ func (s *set) explain(err error) error {
 		}
 	})
 	if best == "" {
-		return fmt.Errorf("unknown flag --%s (--help lists them)", name)
+		return fmt.Errorf("unknown flag %s%s (--help lists them)", dashes, name)
 	}
-	return fmt.Errorf("unknown flag --%s; did you mean --%s?", name, best)
+	return fmt.Errorf("unknown flag %s%s; did you mean --%s?", dashes, name, best)
 }
 
 // distance is the Levenshtein distance.
