@@ -32,6 +32,7 @@ type Model struct {
 	Ignored   []string            // version folders that would not be loaded, and why
 	Faults    []modelconfig.Fault // why it would not be served, or not whole
 	Hints     []string            // near misses: what was probably meant
+	duplicate bool                // it is in several repositories
 }
 
 // OK says that every model would be served.
@@ -82,6 +83,7 @@ func Check(ctx context.Context, cfg repository.Config, w repository.Workers) *Re
 func (m *Model) check(ctx context.Context, f repository.Folder, cfg *repository.Config, w repository.Workers) {
 	plan, err := repository.Open(f, cfg, w)
 	m.Completed = plan.Notes
+	m.duplicate = len(f.Also) > 0
 	for _, dir := range f.Also {
 		m.Hints = append(m.Hints, fmt.Sprintf("it is in %s and in %s: remove or rename one", f.Dir, dir))
 	}

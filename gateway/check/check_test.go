@@ -142,6 +142,28 @@ func TestNearMisses(t *testing.T) {
 	}
 }
 
+// Hints must not send people the wrong way.
+func TestNoFalseHints(t *testing.T) {
+	for name, row := range map[string]struct {
+		files map[string]string
+		not   string
+	}{
+		"the file's name is right": {map[string]string{"m/config.pbtxt": `platform: "onnxruntime"`, "m/1/model.onnx": ""}, "rename it"},
+		"unreadable config":        {map[string]string{"m/config.pbtxt": `platfrom: "x"`, "m/1/model.onnx": ""}, "hint"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := text(t, Check(t.Context(), repository.Config{Paths: []string{tree(t, row.files)}}, workers{})); strings.Contains(got, row.not) {
+				t.Errorf("got\n%s\nwant no %q", got, row.not)
+			}
+		})
+	}
+	files := map[string]string{"m/1/model.onnx": ""}
+	got := text(t, Check(t.Context(), repository.Config{Paths: []string{tree(t, files), tree(t, files)}}, workers{}))
+	if strings.Contains(got, "there is no version folder") {
+		t.Errorf("duplicates: got\n%s", got)
+	}
+}
+
 func TestWithoutWorkers(t *testing.T) {
 	dir := tree(t, map[string]string{"m/config.pbtxt": complete + "version_policy { specific { versions: [1, 7] } }", "m/1/model.onnx": "broken", "m/labels.txt": "a"})
 	r := Check(t.Context(), repository.Config{Paths: []string{dir}}, nil)

@@ -43,7 +43,8 @@ func (m *Model) nearMisses(plan *repository.Plan) {
 	for _, n := range plan.Existing {
 		m.versionFolder(n, plan, hint)
 	}
-	if len(plan.Existing) == 0 && !slices.ContainsFunc(m.Hints, func(h string) bool { return strings.Contains(h, "version") }) {
+	// Of duplicates the versions were not looked for.
+	if !m.duplicate && len(plan.Existing) == 0 && !slices.ContainsFunc(m.Hints, func(h string) bool { return strings.Contains(h, "version") }) {
 		hint("there is no version folder: put the model file into %s", filepath.Join(m.Name, "1"))
 	}
 }
@@ -96,7 +97,7 @@ func (m *Model) versionFolder(n int64, plan *repository.Plan, hint func(string, 
 		switch {
 		case want != "" && filepath.Ext(name) == filepath.Ext(want):
 			hint(`%s/%s is not read: rename it to %s, or set default_model_filename: "%s"`, folder, name, want, name)
-		case want == "" && plan.Config != nil && isModelFile(name):
+		case want == "" && plan.Config != nil && isModelFile(name) && !slices.Contains(modelconfig.ModelFilenames(), name):
 			hint(`%s/%s has none of the names that tell the backend: rename it to model%s, or set backend and default_model_filename: "%s"`,
 				folder, name, filepath.Ext(name), name)
 		case nearConfig(name) || name == repository.ConfigFile:
