@@ -272,13 +272,23 @@ func (c *completion) find(what, path, name string, tensors []*worker.TensorInfo)
 	if name == "" {
 		return nil // Validate's
 	}
-	var names []string
+	var names []string // that the config doesn't have already
 	for _, t := range tensors {
-		names = append(names, t.Name)
+		if !c.configured(what, t.Name) {
+			names = append(names, t.Name)
+		}
 	}
 	c.faults.addf(path+".name", "unexpected inference %s '%s', allowed %ss are: %s%s", what, name, what,
 		tensorNames(tensors), suggestion(name, names))
 	return nil
+}
+
+// configured says whether the config has the input or output.
+func (c *completion) configured(what, name string) bool {
+	if what == "input" {
+		return slices.ContainsFunc(c.cfg.Input, func(i *modelconfig.ModelInput) bool { return i.Name == name })
+	}
+	return slices.ContainsFunc(c.cfg.Output, func(o *modelconfig.ModelOutput) bool { return o.Name == name })
 }
 
 func (c *completion) compare(path string, t *worker.TensorInfo, dt modelconfig.DataType, dims []int64, exact bool) {

@@ -22,6 +22,8 @@ var (
 		Outputs: []*worker.TensorInfo{info("y", fp32, -1, 128), info("s", fp32, -1)}}
 	fixed = &worker.DescribeResponse{Inputs: []*worker.TensorInfo{info("x", fp32, 1, 3), info("n", modelconfig.DataType_TYPE_INT64)},
 		Outputs: []*worker.TensorInfo{info("y", fp32, 1, 2)}}
+	twoOutputs = &worker.DescribeResponse{Inputs: []*worker.TensorInfo{info("x", fp32, 2)},
+		Outputs: []*worker.TensorInfo{info("out0", fp32, 2), info("out1", fp32, 2)}}
 	onnx = []File{{Name: "model.onnx"}}
 )
 
@@ -71,6 +73,8 @@ var completions = []struct {
 	{"dims", `max_batch_size: 2 input { name: "x" data_type: TYPE_FP32 dims: 511 }`, batching, Options{},
 		"error: model 'm', tensor 'x': the model expects 2 dimensions (shape [-1,512]) but the model configuration specifies 2 dimensions (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, making complete shape [-1,511])"},
 	{"unknown output", `output { name: "Y" data_type: TYPE_FP32 dims: 128 }`, batching, Options{}, `error: unexpected inference output 'Y', allowed outputs are: s, y; did you mean "y"?`},
+	{"unknown output beside a known one", `output { name: "out0" data_type: TYPE_FP32 dims: 2 } output { name: "out2" data_type: TYPE_FP32 dims: 2 }`, twoOutputs, Options{},
+		`error: unexpected inference output 'out2', allowed outputs are: out0, out1; did you mean "out1"?`},
 	{"fewer inputs", `input { name: "x" data_type: TYPE_FP32 dims: [1, 3] } output { name: "y" data_type: TYPE_FP32 dims: [1, 2] }`, fixed, Options{},
 		"error: unable to load model 'm', configuration expects 1 inputs, model provides 2"},
 	{"scalar", `input { name: "n" data_type: TYPE_INT64 dims: 2 }`, fixed, Options{}, "error: scalar tensor 'n', should only provide 1"},

@@ -104,7 +104,11 @@ func (v *validation) backend() {
 	if list == "" {
 		list = "none"
 	}
-	v.addf("backend", "no worker has backend '%s' of model '%s'; there are: %s%s", cfg.Backend, cfg.Name, list, suggestion(cfg.Backend, names))
+	path := "backend"
+	if !v.opts.Source.Given(path) && v.opts.Source.Given("platform") {
+		path = "platform" // the backend was completed from it
+	}
+	v.addf(path, "no worker has backend '%s' of model '%s'; there are: %s%s", cfg.Backend, cfg.Name, list, suggestion(cfg.Backend, names))
 }
 
 // SafePath says that a path from a config stays in its folder by its text: relative,

@@ -111,6 +111,21 @@ func TestValidateBackend(t *testing.T) {
 	}
 }
 
+// A backend that comes from the platform is told of where the platform stands.
+func TestValidateBackendOfPlatform(t *testing.T) {
+	cfg, src, err := Parse("c", []byte("max_batch_size: 1\n platform: \"tensorflow_graphdef\""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := Options{Folder: "m", Source: src, Backends: map[string]BackendInfo{"onnxruntime": {}}}
+	if _, err := Complete(cfg, nil, opts); err != nil {
+		t.Fatal(err)
+	}
+	if err := Validate(cfg, opts); err == nil || !strings.Contains(err.Error(), "c:2:2: no worker has backend 'tensorflow'") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestNearest(t *testing.T) {
 	names := []string{"max_batch_size", "input", "output", "instance_group", "gpus"}
 	for name, want := range map[string]string{"maxBatchSize": "max_batch_size", "max_batch_sise": "max_batch_size", "inputs": "input",
