@@ -14,6 +14,7 @@ import string
 import sys
 
 import numpy as np
+from tritonclient.utils import InferenceServerException
 
 TOKENS = 1024  # from the beginning, and as many from the end
 BLOCK = 4096  # bytes read at either end
@@ -86,14 +87,18 @@ def split(entry):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("files", nargs="+", metavar="FILE")
-    p.add_argument("--url")
-    p.add_argument("--grpc", action="store_true")
-    p.add_argument("--json", action="store_true")
+    p.add_argument("--url", metavar="HOST:PORT", help="localhost:8000, or localhost:8001 with --grpc, if not given")
+    p.add_argument("--grpc", action="store_true", help="ask over gRPC in place of HTTP")
+    p.add_argument("--json", action="store_true", help="print JSON")
     args = p.parse_args()
     missing = [f for f in args.files if not os.path.isfile(f)]
     if missing:
-        sys.exit("no such file: " + ", ".join(missing))
-    answers = classify(args.files, args.url or ("localhost:8001" if args.grpc else "localhost:8000"), args.grpc)
+        sys.exit("not a file: " + ", ".join(missing))
+    url = args.url or ("localhost:8001" if args.grpc else "localhost:8000")
+    try:
+        answers = classify(args.files, url, args.grpc)
+    except (OSError, InferenceServerException) as err:  # no server, no such model, a file that can't be read
+        sys.exit(f"{url}: {err}")
     if args.json:
         print(json.dumps([{"path": path, "labels": labels} for path, labels in answers], indent=1))
         return

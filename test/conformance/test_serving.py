@@ -165,6 +165,15 @@ def test_classify_file_command(server):
     assert run.returncode == 0 and (name, label) == ("Makefile", "makefile") and float(score) > 0.9, run.stdout + run.stderr
 
 
+@pytest.mark.parametrize("arguments, error", [
+    (["Makefile", "--url", "127.0.0.1:1"], "127.0.0.1:1: "), (["Makefile", "--grpc", "--url", "127.0.0.1:1"], "127.0.0.1:1: "),
+    (["Makefile", "docs", "nothing"], "not a file: docs, nothing")])
+def test_classify_file_tells_errors_in_a_line(arguments, error):
+    run = subprocess.run([sys.executable, harness.ROOT / "examples/classify_file.py", *arguments],
+                         capture_output=True, text=True, timeout=60, cwd=harness.ROOT)
+    assert run.returncode == 1 and run.stderr.startswith(error) and run.stderr.count("\n") == 1, run.stdout + run.stderr
+
+
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_perf_analyzer(server, protocol):
     if not harness.ANALYZER.exists():
