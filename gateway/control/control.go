@@ -221,7 +221,7 @@ func change(set *logging.Settings, name string, v *inference.LogSettingsRequest_
 	case "log_verbose_level":
 		n, ok := v.GetParameterChoice().(*inference.LogSettingsRequest_SettingValue_Uint32Param)
 		if !ok {
-			return wrong("unsigned integer")
+			return wrong("int32") // the original's word for it
 		}
 		set.Verbose = n.Uint32Param
 		return nil

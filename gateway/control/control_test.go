@@ -58,6 +58,16 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
+func TestLogSettingsTypeText(t *testing.T) {
+	s, _ := server()
+	_, err := s.LogSettings(&inference.LogSettingsRequest{Settings: map[string]*inference.LogSettingsRequest_SettingValue{
+		"log_verbose_level": {ParameterChoice: &inference.LogSettingsRequest_SettingValue_BoolParam{BoolParam: true}},
+	}})
+	if want := "expect int32 for 'log_verbose_level'"; err == nil || err.Error() != want { // the original's words
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
 func TestLogSettings(t *testing.T) {
 	s, _ := server()
 	on := func(v bool) *inference.LogSettingsRequest_SettingValue {

@@ -151,8 +151,11 @@ func (a *API) logging(ctx context.Context, call *Call, reply *Reply) error {
 	return nil
 }
 
-// logSetting reads one setting; unknown ones are ignored, as in the original.
+// logSetting reads one setting; unknown ones and nulls are ignored, as in the original.
 func logSetting(req *inference.LogSettingsRequest, s *json.Scanner, key string) error {
+	if s.Kind() == json.Null {
+		return s.Skip()
+	}
 	var v inference.LogSettingsRequest_SettingValue
 	switch key {
 	case "log_file":

@@ -153,6 +153,19 @@ func TestHealth(t *testing.T) {
 	}
 }
 
+// A null changes nothing, as in the original.
+func TestLogSettingsOfNull(t *testing.T) {
+	f := &fake{}
+	got := ask(t.Context(), newFakeAPI(f, APIConfig{}), "POST", "/v2/logging",
+		`{"log_file":null,"log_info":null,"log_verbose_level":null,"log_format":null,"log_error":false}`, nil)
+	if got.status != 200 {
+		t.Fatalf("got %+v", got)
+	}
+	if s := f.settings.GetSettings(); len(s) != 1 || s["log_error"] == nil {
+		t.Errorf("got %v, want log_error alone", s)
+	}
+}
+
 func TestLogSettingsReachControl(t *testing.T) {
 	f := &fake{}
 	got := ask(t.Context(), newFakeAPI(f, APIConfig{}), "POST", "/v2/logging",

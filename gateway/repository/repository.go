@@ -144,8 +144,7 @@ func parseVersion(version string) (int64, error) {
 		return 0, infer.Errorf(infer.InvalidArg, "failed to get model version from specified version string '%s' (details: stol), "+
 			"version should be an integral value > 0", version)
 	case n < 0:
-		return 0, infer.Errorf(infer.InvalidArg, "failed to get model version from specified version string '%s', "+
-			"version should be an integral value > 0", version)
+		return 0, infer.Errorf(infer.InvalidArg, "invalid model version specified '%s' , version should be an integral value > 0", version)
 	}
 	return n, nil
 }

@@ -167,7 +167,7 @@ func TestAcquireErrors(t *testing.T) {
 		{"nope", "", infer.NotFound, "Request for unknown model: 'nope' is not found"},
 		{"", "", infer.NotFound, "Request for unknown model: '' is not found"},
 		{"m", "1abc", infer.InvalidArg, "failed to get model version from specified version string '1abc' (details: stol), version should be an integral value > 0"},
-		{"m", "-1", infer.InvalidArg, "failed to get model version from specified version string '-1', version should be an integral value > 0"},
+		{"m", "-1", infer.InvalidArg, "invalid model version specified '-1' , version should be an integral value > 0"},
 		{"failed", "", infer.Unavailable, "Request for unknown model: 'failed' has no available versions"},
 		{"failed", "1", infer.Unavailable, "Request for unknown model: 'failed' version 1 is not at ready state"},
 		{"bad", "", infer.Unavailable, "Request for unknown model: 'bad' is not found: it could not be loaded"},
