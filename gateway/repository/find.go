@@ -28,16 +28,20 @@ type Folder struct {
 
 // Find lists the model folders of all repositories by name. What can't be read is
 // joined in the error; the folders that could be are returned with it. Folders whose
-// names begin with a dot are no models.
+// names begin with a dot are no models. A repository that is given again is one.
 func Find(paths []string) ([]Folder, error) {
 	var errs []error
-	found := map[string]*Folder{}
+	found, seen := map[string]*Folder{}, map[string]bool{}
 	for _, path := range paths {
 		abs, err := filepath.Abs(path)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
+		if seen[abs] {
+			continue
+		}
+		seen[abs] = true
 		names, err := subfolders(abs)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("failed to poll model repository '%s': %w", path, err))
