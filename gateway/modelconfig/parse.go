@@ -114,6 +114,8 @@ func (p *parser) message(m protoreflect.Message, path, closing string, depth int
 				return err
 			}
 			continue
+		case p.tok.is("/"):
+			return p.syntax("expected a field name, got %s; comments begin with #", p.tok.describe())
 		case p.tok.kind != ident:
 			return p.syntax("expected a field name, got %s", p.tok.describe())
 		}
