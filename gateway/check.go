@@ -29,7 +29,12 @@ func Check(ctx context.Context, cfg Config, out io.Writer) error {
 	if _, err := report.WriteTo(out); err != nil {
 		return err
 	}
-	if !report.OK() {
+	switch {
+	case report.Wrong() == 0 && len(report.Repositories) == 1:
+		return errors.New("1 repository fault")
+	case report.Wrong() == 0 && len(report.Repositories) > 1:
+		return fmt.Errorf("%d repository faults", len(report.Repositories))
+	case !report.OK():
 		return fmt.Errorf("%d of %d models would not be served as they are", report.Wrong(), len(report.Models))
 	}
 	return nil
