@@ -118,7 +118,7 @@ func TestHelp(t *testing.T) {
 	if err := Usage(&out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"\nHTTP:\n", "  --http-port <integer>  (default 8000)\n", "SLUICE_FLAG"} {
+	for _, want := range []string{"\nHTTP:\n", "  --http-port <integer>  (default 8000)\n", "Serve HTTP.", "Serve gRPC.", "SLUICE_FLAG"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("help lacks %q", want)
 		}

@@ -161,8 +161,9 @@ func (s *Serve) http() []flag {
 
 // listen are the flags that HTTP and gRPC share.
 func listen(name string, l *gateway.Listen, port int) []flag {
+	display := map[string]string{"http": "HTTP", "grpc": "gRPC"}[name]
 	return []flag{
-		{name: "allow-" + name, arg: "boolean", def: "true", help: "Listen for it.", set: boolInto(&l.Allow)},
+		{name: "allow-" + name, arg: "boolean", def: "true", help: "Serve " + display + ".", set: boolInto(&l.Allow)},
 		{name: name + "-address", arg: "string", def: l.Address, help: "Address to listen on.", set: stringInto(&l.Address)},
 		{name: name + "-port", arg: "integer", def: strconv.Itoa(port), help: "Port to listen on; 0 takes any free one.", set: intInto(&l.Port, 0, 65535)},
 		{name: "reuse-" + name + "-port", arg: "boolean", def: "false", help: "Let several servers listen on the port.", set: boolInto(&l.Reuse)},
@@ -213,8 +214,8 @@ func (s *Serve) metrics() []flag {
 	m := &s.Config.Metrics
 	return []flag{
 		{name: "allow-metrics", arg: "boolean", def: "true", help: "Serve Prometheus metrics.", set: boolInto(&m.Allow)},
-		{name: "allow-gpu-metrics", arg: "boolean", def: "true", help: "Those of GPUs among them.", set: boolInto(&m.GPU)},
-		{name: "allow-cpu-metrics", arg: "boolean", def: "true", help: "Those of the CPU among them.", set: boolInto(&m.CPU)},
+		{name: "allow-gpu-metrics", arg: "boolean", def: "true", help: "Figures of GPUs among the metrics.", set: boolInto(&m.GPU)},
+		{name: "allow-cpu-metrics", arg: "boolean", def: "true", help: "Figures of the CPU among the metrics.", set: boolInto(&m.CPU)},
 		{name: "metrics-address", arg: "string", help: "Address to listen on; that of HTTP if not given.", set: stringInto(&m.Address)},
 		{name: "metrics-port", arg: "integer", def: "8002", help: "Port to listen on; 0 takes any free one.", set: intInto(&m.Port, 0, 65535)},
 		{name: "metrics-interval-ms", arg: "float", def: "2000", help: "Milliseconds between readings of GPU figures.", set: func(v string) error {
