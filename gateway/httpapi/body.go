@@ -146,6 +146,9 @@ func (t *intake) room(end int64) ([]byte, error) {
 	if t.buf == nil || t.at == int64(len(t.buf.Data)) {
 		size := min(t.total, max(firstStep, t.at*t.growth))
 		buf, err := t.bodies.Body(size)
+		if err != nil && size > 2*t.at && t.at > 0 { // what is left may do for a smaller step
+			buf, err = t.bodies.Body(2 * t.at)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -317,3 +317,33 @@ func TestEnvelope(t *testing.T) {
 		t.Errorf("got %+v, %+v", got, env)
 	}
 }
+
+// scarceBodies has most bytes for all buffers at one time.
+type scarceBodies struct {
+	most, held int64
+}
+
+func (s *scarceBodies) Body(n int64) (*infer.Buffer, error) {
+	if s.held+n > s.most {
+		return nil, infer.Errorf(infer.Unavailable, "no room for %d bytes", n)
+	}
+	s.held += n
+	return infer.NewBuffer(make([]byte, n), func(*infer.Buffer) { s.held -= n }), nil
+}
+
+// A body of unknown length gets less room ahead before it is refused.
+func TestIntakeTakesSmallerSteps(t *testing.T) {
+	s := &scarceBodies{most: 4 * firstStep}
+	in := intake{bodies: s, growth: blindGrowth, total: 1 << 31}
+	data := make([]byte, 2*firstStep)
+	if err := in.put(data); err != nil {
+		t.Fatalf("2 of 4 steps: %v", err)
+	}
+	if err := in.put(data); infer.CodeOf(err) != infer.Unavailable {
+		t.Fatalf("4 of 4 steps: got %v, want unavailable", err)
+	}
+	in.drop()
+	if s.held != 0 {
+		t.Errorf("%d bytes are held after drop", s.held)
+	}
+}
