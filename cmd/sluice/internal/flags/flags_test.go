@@ -107,6 +107,12 @@ func TestTuningFlagsAreNoticed(t *testing.T) {
 	}
 }
 
+func TestCertificateWithoutTLSIsNoticed(t *testing.T) {
+	if s := parse(t, "--grpc-server-cert=/c", "--grpc-server-key=/k"); len(s.Notices) != 1 || s.Config.GRPC.TLS.Cert != "" {
+		t.Errorf("got notices %q, files %+v", s.Notices, s.Config.GRPC.TLS)
+	}
+}
+
 func TestHelp(t *testing.T) {
 	if s, err := ParseServe([]string{"--help"}, none); err != nil || !s.Help {
 		t.Errorf("--help: %v, %v", s.Help, err)

@@ -74,6 +74,9 @@ func (s *Serve) finish() {
 		c.Metrics.Address = c.HTTP.Address
 	}
 	if !s.grpcTLS { // the original ignores the files then
+		if c.GRPC.TLS != (gateway.TLSFiles{}) {
+			s.Notices = append(s.Notices, "gRPC speaks plain text: the --grpc-…-cert and --grpc-server-key files count with --grpc-use-ssl only")
+		}
 		c.GRPC.TLS = gateway.TLSFiles{}
 	}
 }
@@ -151,7 +154,7 @@ func (s *Serve) http() []flag {
 	h := &s.Config.HTTP
 	return append(listen("http", &h.Listen, 8000), []flag{
 		{name: "http-max-input-size", arg: "integer", def: strconv.FormatInt(h.MaxInputSize, 10),
-			help: "Bytes of the largest request body, decompressed.", set: intInto(&h.MaxInputSize, 1, math.MaxInt64)},
+			help: "Bytes of JSON in a request, and of a body that is decompressed.", set: intInto(&h.MaxInputSize, 1, math.MaxInt64)},
 		{name: "http-server-cert", arg: "string", help: "PEM file of the certificate; with --http-server-key the port speaks HTTPS.", set: stringInto(&h.TLS.Cert)},
 		{name: "http-server-key", arg: "string", help: "PEM file of the key.", set: stringInto(&h.TLS.Key)},
 		{name: "http-root-cert", arg: "string", help: "PEM file of the roots of client certificates.", set: stringInto(&h.TLS.Root)},
