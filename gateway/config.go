@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/logging"
 )
 
@@ -55,11 +56,7 @@ type Listen struct {
 }
 
 // TLSFiles are PEM files; empty names mean no TLS.
-type TLSFiles struct {
-	Cert, Key string
-	Root      string // of clients' certificates
-	Mutual    bool   // clients must show one
-}
+type TLSFiles = listen.TLS
 
 // HTTPConfig is --http-….
 type HTTPConfig struct {
@@ -79,9 +76,7 @@ type GRPCConfig struct {
 	MinPingInterval       time.Duration
 	MaxConnectionAge      time.Duration // 0: no bound
 	MaxConnectionAgeGrace time.Duration // 0: no bound
-	MaxPingStrikes        int
-	MaxPingsWithoutData   int
-	StandardCodec         bool // protobuf's own decoding in place of ours
+	StandardCodec         bool          // protobuf's own decoding in place of ours
 }
 
 // MetricsConfig is --metrics-… and --allow-…-metrics.
@@ -118,8 +113,7 @@ func DefaultConfig() Config {
 			BackendOptions: map[string]map[string]string{}},
 		HTTP: HTTPConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8000}, MaxInputSize: 64 << 20},
 		GRPC: GRPCConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8001}, Compression: "none",
-			KeepaliveTime: 2 * time.Hour, KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute,
-			MaxPingStrikes: 2, MaxPingsWithoutData: 2},
+			KeepaliveTime: 2 * time.Hour, KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute},
 		Metrics: MetricsConfig{Listen: Listen{Allow: true, Port: 8002}, GPU: true, CPU: true, Interval: 2 * time.Second,
 			Counters: true},
 		Workers:   WorkersConfig{RequestArena: 256 << 20, ResponseArena: 256 << 20},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"net"
 	"net/http"
@@ -55,7 +56,7 @@ func (g *Gateway) newHTTP(ctx context.Context) (*httpapi.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf := httpapi.Config{Config: c.config(), TLS: listen.TLS(c.TLS)}
+	conf := httpapi.Config{Config: c.config(), TLS: c.TLS}
 	s := httpapi.NewServer(conf, api, g.logger)
 	return s, s.Listen(ctx)
 }
@@ -65,7 +66,7 @@ func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
 	conf := grpcapi.DefaultConfig()
 	conf.Config = c.config()
 	conf.Forward, conf.StandardCodec = c.Forward, c.StandardCodec
-	conf.TLS = listen.TLS(c.TLS)
+	conf.TLS = c.TLS
 	conf.Compression = c.Compression
 	conf.MaxMessage = min(math.MaxInt32, g.cfg.BodyLimit)
 	conf.KeepaliveTime, conf.KeepaliveTimeout = c.KeepaliveTime, c.KeepaliveTimeout
@@ -85,7 +86,7 @@ func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
 func (g *Gateway) logFailure(ctx context.Context, method string, req *infer.Request, err error) {
 	level := logging.LevelVerbose(1)
 	if infer.CodeOf(err) == infer.Internal {
-		level = logging.LevelError
+		level = slog.LevelError
 	}
 	if !g.logger.Enabled(ctx, level) {
 		return

@@ -19,9 +19,6 @@ import (
 // level is at least n.
 func LevelVerbose(n int) slog.Level { return slog.LevelDebug - slog.Level(n) + 1 }
 
-// LevelError is the level of errors.
-const LevelError = slog.LevelError
-
 // Settings are what --log-… flags and the logging extension set.
 // Source: the logging extension of the v2 protocol.
 type Settings struct {
