@@ -24,7 +24,8 @@ var _ schedule.Scheduler = (*Scheduler)(nil)
 
 // New makes a scheduler with every instance in service. Drain ends it.
 func New(cfg Config, deps schedule.Deps) (*Scheduler, error) {
-	d, err := drive.New(drive.Config{Model: cfg.Model, Policy: cfg.Policy, Cutter: one{}, Preserve: cfg.PreserveOrdering}, deps)
+	core := queue.New(one{}, cfg.Policy.Limit(), len(deps.Executors))
+	d, err := drive.New(drive.Config{Model: cfg.Model, Policy: cfg.Policy, Core: core, Preserve: cfg.PreserveOrdering}, deps)
 	if err != nil {
 		return nil, err
 	}

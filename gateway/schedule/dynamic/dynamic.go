@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/gateway/schedule/internal/drive"
+	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -40,7 +41,7 @@ func New(cfg Config, deps schedule.Deps) (*Scheduler, error) {
 	d, err := drive.New(drive.Config{
 		Model:    cfg.Model,
 		Policy:   cfg.Policy,
-		Cutter:   newBatcher(cfg.Model.MaxBatchSize, cfg.Preferred, cfg.MaxQueueDelay),
+		Core:     queue.New(newBatcher(cfg.Model.MaxBatchSize, cfg.Preferred, cfg.MaxQueueDelay), cfg.Policy.Limit(), len(deps.Executors)),
 		Batches:  true,
 		Holds:    cfg.MaxQueueDelay > 0,
 		Preserve: cfg.PreserveOrdering,

@@ -25,6 +25,7 @@ type batch struct {
 	ended      bool
 	prev, next *batch // inflight
 	post       *batch // the next one to be posted by whoever formed this
+	fault      error  // why it can't be posted: the stage failed
 
 	roomItems    [4]*item
 	roomMems     [4]*infer.Buffer
@@ -73,7 +74,9 @@ func (d *Driver) newBatch(entries []*queue.Entry, instance int, now int64) *batc
 		it.refs.Add(1)
 		it.req.Memory.Retain()
 		b.mems = append(b.mems, it.req.Memory)
-		it.batch, it.index = b, i
+		if !it.null {
+			it.batch, it.index = b, i
+		}
 		rows += it.Rows
 		b.items = append(b.items, it)
 		b.Requests = append(b.Requests, it.req)
@@ -82,7 +85,11 @@ func (d *Driver) newBatch(entries []*queue.Entry, instance int, now int64) *batc
 	if d.cfg.Model.MaxBatchSize > 0 {
 		b.Rows = rows
 	}
-	b.lay(rows)
+	if d.cfg.Stage != nil {
+		b.fault = d.cfg.Stage.Begin(&b.Batch, entries)
+	} else {
+		b.lay(rows)
+	}
 	if d.core.Pending() == 0 {
 		d.layout.endFill(b.items[len(b.items)-1])
 	}
@@ -142,7 +149,7 @@ func (b *batch) deliver(res *infer.Result) {
 	lost := res.Err != nil && errors.Is(res.Err, infer.ErrWorkerLost)
 	d.mu.Lock()
 	before := d.core.Pending()
-	posts, again := b.endLocked(now, lost)
+	posts, again := b.endLocked(now, res, lost)
 	delta := d.core.Pending() - before
 	d.mu.Unlock()
 
@@ -163,7 +170,7 @@ func (b *batch) executedRows() int { return max(b.Rows, 1) }
 
 // endLocked frees the instance and forms the next batches. It reports which items will
 // be tried again; nil: none.
-func (b *batch) endLocked(now int64, lost bool) (posts *batch, again []bool) {
+func (b *batch) endLocked(now int64, res *infer.Result, lost bool) (posts *batch, again []bool) {
 	d := b.d
 	b.ended = true
 	d.settling.Add(1)
@@ -171,6 +178,9 @@ func (b *batch) endLocked(now int64, lost bool) (posts *batch, again []bool) {
 	entries := d.scratch[:0]
 	for _, it := range b.items {
 		entries = append(entries, &it.Entry)
+	}
+	if d.cfg.Stage != nil {
+		d.cfg.Stage.End(&b.Batch, entries, res)
 	}
 	if !lost {
 		d.core.Done(b.instance, entries)
@@ -186,7 +196,7 @@ func (b *batch) endLocked(now int64, lost bool) (posts *batch, again []bool) {
 		posts = d.nextLocked(now)
 	}
 	for i, it := range b.items {
-		if again == nil || !again[i] {
+		if !it.null && (again == nil || !again[i]) {
 			it.batch = nil
 			d.layout.release(it)
 		}

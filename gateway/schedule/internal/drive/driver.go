@@ -13,11 +13,66 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
+// Core decides: which requests are the next batch, on which instance, and what waits
+// too long. queue.Core fits it, and sequence's own. It is pure: the driver serializes
+// its calls and tells it the time.
+type Core interface {
+	// Full says that adding e would exceed a limit.
+	Full(e *queue.Entry) bool
+	// Add takes an entry in; Remove takes a waiting one out.
+	Add(e *queue.Entry)
+	Remove(e *queue.Entry)
+	// Expire takes out one entry that waited too long and is to be rejected; nil: none.
+	Expire(now int64) *queue.Entry
+	// Any takes out any waiting entry; nil: none is left.
+	Any() *queue.Entry
+	// Next takes out the next batch, appended to batch, and names the instance that gets
+	// it; -1: nothing leaves now.
+	Next(now int64, batch []*queue.Entry) ([]*queue.Entry, int)
+	// Idle says that a request which comes now would leave at once.
+	Idle() bool
+	// Wake is when Next or Expire must be asked again though nothing else happens; 0: never.
+	Wake() int64
+	// Done and Lost end the batch of an instance; Again puts an entry of a lost batch
+	// back into the line, false: it may not be tried again.
+	Done(i int, batch []*queue.Entry)
+	Lost(i int, life uint64, batch []*queue.Entry)
+	Again(e *queue.Entry) bool
+	// Down, Up, Life, Ready, Count, Hold, Can and Busy are those of queue.Instances.
+	Down(i int)
+	Up(i int)
+	Life(i int) uint64
+	Ready() int
+	Count() int
+	Hold(i int, held bool)
+	Can(i int) bool
+	Busy(i int) bool
+	// Flush says that nothing will be added any more.
+	Flush()
+	// Pending counts waiting entries.
+	Pending() int
+}
+
+var _ Core = (*queue.Core)(nil)
+
+// Stage is what a scheduler adds to its batches besides their requests' own inputs, and
+// takes from their results besides its requests' outputs: controls and state of
+// sequences. Its methods run with the driver's lock held and must return soon.
+type Stage interface {
+	// Begin lays out a batch in place of the driver: it sets b.Inputs. entries are those
+	// of the batch in the order of b.Requests. An error fails the whole batch.
+	Begin(b *infer.Batch, entries []*queue.Entry) error
+	// End sees the last result of a batch before the instance is free and before any
+	// caller has an answer. It must not keep res or what is under it without Retain.
+	End(b *infer.Batch, entries []*queue.Entry, res *infer.Result)
+}
+
 // Config is what a Driver is told by its scheduler.
 type Config struct {
 	Model  schedule.Model
 	Policy schedule.QueuePolicy
-	Cutter queue.Cutter
+	Core   Core
+	Stage  Stage // nil: batches are their requests' inputs, row by row
 	// Batches says that requests share batches, so their rows are laid out together.
 	Batches bool
 	// Holds says that a batch may wait though an instance is free.
@@ -39,7 +94,7 @@ type Driver struct {
 	settling atomic.Int64 // batches that ended and whose answers are being handed over
 
 	mu       sync.Mutex
-	core     *queue.Core
+	core     Core
 	layout   layout
 	order    order // with Preserve: queued and not yet answered
 	inflight inflight
@@ -63,8 +118,11 @@ func New(cfg Config, deps schedule.Deps) (*Driver, error) {
 		deps:    deps,
 		version: strconv.FormatInt(cfg.Model.Version, 10),
 		idle:    make(chan struct{}),
-		core:    queue.New(cfg.Cutter, cfg.Policy.Limit(), len(deps.Executors)),
+		core:    cfg.Core,
 		layout:  layout{memory: deps.Memory, maxRows: max(cfg.Model.MaxBatchSize, 1)},
+	}
+	if cfg.Stage != nil {
+		d.layout.memory = nil // the stage lays batches out
 	}
 	d.items.New = func() any {
 		it := &item{wake: make(chan struct{}, 1)}
@@ -127,7 +185,7 @@ func (d *Driver) admitLocked(it *item) error {
 	switch {
 	case d.stopping.Load():
 		return d.stoppingError(it.req)
-	case d.core.Full():
+	case d.core.Full(&it.Entry):
 		// Source: PolicyQueue::Enqueue of the original's scheduler_utils.cc.
 		return infer.Refusef(infer.Unavailable, infer.ReasonQueueFull, "%sExceeds maximum queue size", it.req.Prefix())
 	}
@@ -174,6 +232,11 @@ func (d *Driver) post(b *batch) {
 	for b != nil {
 		next := b.post
 		b.post = nil
+		if b.fault != nil {
+			b.deliver(&infer.Result{Err: b.fault})
+			b = next
+			continue
+		}
 		d.deps.Executors[b.instance].Execute(&b.Batch)
 		b.posted.Store(true)
 		if b.leavers.Load() > 0 {
@@ -237,7 +300,7 @@ func (d *Driver) failLocked(it *item, err error) {
 func (d *Driver) InstanceDown(i int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if i >= 0 && i < d.core.Instances() {
+	if i >= 0 && i < d.core.Count() {
 		d.core.Down(i)
 	}
 }
@@ -245,7 +308,7 @@ func (d *Driver) InstanceDown(i int) {
 // InstanceUp is Scheduler.InstanceUp.
 func (d *Driver) InstanceUp(i int) {
 	d.mu.Lock()
-	if i < 0 || i >= d.core.Instances() {
+	if i < 0 || i >= d.core.Count() {
 		d.mu.Unlock()
 		return
 	}

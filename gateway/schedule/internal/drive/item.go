@@ -21,6 +21,7 @@ type item struct {
 	slot    *slot
 	private []byte // a block of its own; nil: none
 	rowSize int64  // bytes for each row to be copied to a slot; 0: none
+	null    bool   // made by NewNull: nothing of it changes
 
 	// Guarded by Driver.mu.
 	batch        *batch // nil: in none

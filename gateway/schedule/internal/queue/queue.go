@@ -15,6 +15,7 @@ import (
 // Entry is one request in the line. Its owner keeps it unchanged while it waits.
 type Entry struct {
 	Rows     int    // of the batch dimension; at least 1
+	Level    int    // of its priority: 1 is served first; 0: the model has no levels
 	Key      []byte // shapes and set of inputs; one batch has equal keys
 	At       int64  // when it was queued
 	Deadline int64  // when it stops waiting; 0: never
@@ -57,27 +58,17 @@ type Core struct {
 	again     list // lost their worker; before all others, each in a batch of its own
 	retrying  *Entry
 	deadlines deadlineHeap
-	instances []instance
-	ready     int
 	hold      int64 // when the Cutter wants to be asked again; 0: need not
-}
-
-type instance struct {
-	up, busy bool
-	life     uint64 // counts Up, so that news of an older life is told apart
+	Instances
 }
 
 // New makes a core with all instances up and free; limit bounds the waiting requests.
 func New(cut Cutter, limit, instances int) *Core {
-	c := &Core{cut: cut, limit: limit, instances: make([]instance, instances), ready: instances}
-	for i := range c.instances {
-		c.instances[i].up = true
-	}
-	return c
+	return &Core{cut: cut, limit: limit, Instances: NewInstances(instances)}
 }
 
-// Full says that Add would exceed the limit.
-func (c *Core) Full() bool { return c.line.n >= c.limit }
+// Full says that adding e would exceed the limit.
+func (c *Core) Full(*Entry) bool { return c.line.n >= c.limit }
 
 // Add puts e at the end of the line. The caller asked Full before.
 func (c *Core) Add(e *Entry) {
@@ -133,7 +124,7 @@ func (c *Core) Any() *Entry {
 // gets it; -1 when nothing leaves now. It is asked until then after every event.
 func (c *Core) Next(now int64, batch []*Entry) ([]*Entry, int) {
 	c.hold = 0
-	i := c.free()
+	i := c.Free()
 	if i < 0 {
 		return batch, -1
 	}
@@ -141,7 +132,7 @@ func (c *Core) Next(now int64, batch []*Entry) ([]*Entry, int) {
 		e := c.again.head
 		c.Remove(e)
 		c.retrying = e
-		c.instances[i].busy = true
+		c.Take(i)
 		return append(batch, e), i
 	}
 	if c.line.n == 0 {
@@ -160,23 +151,12 @@ func (c *Core) Next(now int64, batch []*Entry) ([]*Entry, int) {
 		c.Remove(e)
 		batch = append(batch, e)
 	}
-	c.instances[i].busy = true
+	c.Take(i)
 	return batch, i
 }
 
-// free is the first instance that can take a batch: the lowest one, so that few
-// instances keep warm when few are needed.
-func (c *Core) free() int {
-	for i := range c.instances {
-		if in := &c.instances[i]; in.up && !in.busy {
-			return i
-		}
-	}
-	return -1
-}
-
 // Idle says that a request would leave at once if the Cutter lets it.
-func (c *Core) Idle() bool { return c.line.n == 0 && c.free() >= 0 }
+func (c *Core) Idle() bool { return c.line.n == 0 && c.Free() >= 0 }
 
 // Wake is when Next or Expire must be asked again though nothing else happens; 0: never.
 func (c *Core) Wake() int64 {
@@ -187,22 +167,16 @@ func (c *Core) Wake() int64 {
 	return at
 }
 
-// Life names the present life of an instance, for Lost.
-func (c *Core) Life(i int) uint64 { return c.instances[i].life }
-
 // Done frees the instance; batch is what it had.
 func (c *Core) Done(i int, batch []*Entry) {
-	c.instances[i].busy = false
+	c.Instances.Done(i)
 	c.settle(batch)
 }
 
 // Lost frees an instance whose worker ended and takes it out of service, unless it
 // has come up again since the given life.
 func (c *Core) Lost(i int, life uint64, batch []*Entry) {
-	if c.instances[i].life == life {
-		c.Down(i)
-	}
-	c.instances[i].busy = false
+	c.Instances.Lost(i, life)
 	c.settle(batch)
 }
 
@@ -226,31 +200,8 @@ func (c *Core) Again(e *Entry) bool {
 	return true
 }
 
-// Down takes an instance out of service; what it has goes on.
-func (c *Core) Down(i int) {
-	if c.instances[i].up {
-		c.instances[i].up = false
-		c.ready--
-	}
-}
-
-// Up puts an instance into service.
-func (c *Core) Up(i int) {
-	c.instances[i].life++
-	if !c.instances[i].up {
-		c.instances[i].up = true
-		c.ready++
-	}
-}
-
 // Flush says that nothing will be added any more: no batch waits to be filled.
 func (c *Core) Flush() { c.flush = true }
-
-// Ready counts instances in service.
-func (c *Core) Ready() int { return c.ready }
-
-// Instances counts all instances.
-func (c *Core) Instances() int { return len(c.instances) }
 
 // Pending counts waiting entries.
 func (c *Core) Pending() int { return c.line.n + c.again.n }

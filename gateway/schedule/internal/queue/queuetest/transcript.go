@@ -216,7 +216,7 @@ func (m *machine) add(name string, args []string) error {
 		}
 	}
 	m.entries[name], m.names[e] = e, name
-	if m.core.Full() {
+	if m.core.Full(e) {
 		fmt.Fprintf(&m.out, "  refuse %s: full\n", name)
 		return nil
 	}
