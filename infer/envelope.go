@@ -36,6 +36,7 @@ type Envelope struct {
 	Unix      bool  // came over a Unix socket
 	BodySize  int64 // as announced; -1: unknown
 	Streaming bool  // the caller takes any number of responses
+	Opened    int64 // Now when Open was called, where requests may be traced; else 0
 	// Header gives the first value of a header or metadata key, "" where absent. It
 	// is valid during Open only.
 	Header func(key string) string

@@ -96,6 +96,13 @@ type Request struct {
 
 	Rows  int   // batch dimension; 1 for models without one
 	Times Times // one record of timestamps for statistics, metrics and spans
+
+	// Trace is set when the request is sampled: by pipeline.Infer, or before it by who
+	// executes a step for another request (Trace.Child).
+	Trace *Trace
+	// TraceSend says that the front end marks when it sends the answer and calls
+	// Trace.End itself; it is set before Infer.
+	TraceSend bool
 }
 
 // Prefix is the start of the original's core error texts: "[request id: r1] ".

@@ -1,0 +1,141 @@
+package infer
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// TraceLevel says what a Trace takes down, or-ed together; 0: nothing.
+// Source: trace_level of the trace extension.
+type TraceLevel uint8
+
+// The trace levels.
+const (
+	TraceTimestamps TraceLevel = 1 << iota
+	TraceTensors
+)
+
+// The names of tensors in a trace.
+// Source: TRITONSERVER_InferenceTraceActivityString of the original.
+const (
+	TraceQueueInput    = "TENSOR_QUEUE_INPUT"
+	TraceBackendInput  = "TENSOR_BACKEND_INPUT"
+	TraceBackendOutput = "TENSOR_BACKEND_OUTPUT"
+)
+
+// TraceMark is a named moment, in nanoseconds of Now.
+type TraceMark struct {
+	Name string
+	At   int64
+}
+
+// TraceTensor is a tensor as it was at one place. Its Data is a copy; nil where the
+// trace was too large for it.
+type TraceTensor struct {
+	Activity string
+	Tensor
+}
+
+// Trace is what is taken down of one sampled request. A request that is not sampled
+// has none: all methods do nothing on nil. A Trace belongs to the goroutine that
+// answers its request until End; its children, steps of an ensemble, belong to theirs.
+type Trace struct {
+	ID, Parent uint64 // Parent 0: the client's own request
+	Level      TraceLevel
+	Model      string
+	Version    string // decimal; "" where the request did not get that far
+	RequestID  string
+	Start      int64 // REQUEST_START; 0: it never reached its model
+	Times      Times // as they were when the request had ended
+	Marks      []TraceMark
+	Tensors    []TraceTensor
+
+	family *TraceFamily
+}
+
+// TraceFamily is a sampled request with all of its children, which are kept together.
+// Its maker sets the exported fields.
+type TraceFamily struct {
+	Level TraceLevel
+	IDs   *atomic.Uint64     // numbers of traces
+	Sink  func(*TraceFamily) // takes the family once all of it has ended; it must not block
+	Owner any                // the Sink's
+	Room  int64              // bytes of tensors that may still be copied
+
+	Traces []*Trace // the client's request first; the Sink's to read
+
+	mu   sync.Mutex
+	open int // mu; traces that have not ended
+}
+
+// maxMarks bounds the marks of one trace: a decoupled model may answer without end.
+const maxMarks = 1024
+
+// Begin makes the trace of the client's own request.
+func (f *TraceFamily) Begin(model, requestID string) *Trace { return f.add(0, model, requestID) }
+
+func (f *TraceFamily) add(parent uint64, model, requestID string) *Trace {
+	t := &Trace{ID: f.IDs.Add(1), Parent: parent, Level: f.Level, Model: model, RequestID: requestID, family: f}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.Traces = append(f.Traces, t)
+	f.open++
+	return t
+}
+
+// Child makes the trace of a request that is executed for t's, as a step of an
+// ensemble is: the step's Request gets it as its Trace before pipeline.Infer or
+// Execute, and whoever made it ends it. t must not have ended. Safe for concurrent use.
+func (t *Trace) Child(model, requestID string) *Trace {
+	if t == nil {
+		return nil
+	}
+	return t.family.add(t.ID, model, requestID)
+}
+
+// Mark takes down a moment.
+func (t *Trace) Mark(name string, at int64) {
+	if t != nil && t.Level&TraceTimestamps != 0 && len(t.Marks) < maxMarks {
+		t.Marks = append(t.Marks, TraceMark{name, at})
+	}
+}
+
+// Tensor takes a copy of what stood at a place, if the level asks for it.
+func (t *Trace) Tensor(activity string, tensors []Tensor) {
+	if t == nil || t.Level&TraceTensors == 0 {
+		return
+	}
+	for _, in := range tensors {
+		c := TraceTensor{activity, Tensor{Name: in.Name, Datatype: in.Datatype, Shape: append([]int64(nil), in.Shape...)}}
+		if t.family.room(int64(len(in.Data))) {
+			c.Data = append([]byte{}, in.Data...)
+		}
+		t.Tensors = append(t.Tensors, c)
+	}
+}
+
+func (f *TraceFamily) room(n int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n > f.Room {
+		return false
+	}
+	f.Room -= n
+	return true
+}
+
+// End says that nothing more comes. The last End of a family hands it to its Sink.
+// It must be called exactly once.
+func (t *Trace) End() {
+	if t == nil {
+		return
+	}
+	f := t.family
+	f.mu.Lock()
+	f.open--
+	last := f.open == 0
+	f.mu.Unlock()
+	if last {
+		f.Sink(f)
+	}
+}
