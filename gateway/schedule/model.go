@@ -30,14 +30,14 @@ type Model struct {
 // Source: enum ModelQueuePolicy.TimeoutAction.
 type TimeoutAction uint8
 
-// The timeout actions. Delay comes with the queue policies of a later step; the
-// schedulers refuse it as Unsupported.
+// The timeout actions. A delayed request goes behind all others of its level and has no
+// timeout any more.
 const (
 	Reject TimeoutAction = iota
 	Delay
 )
 
-// QueuePolicy bounds one waiting line. When priorities come, each level has its own.
+// QueuePolicy bounds one waiting line.
 // Source: message ModelQueuePolicy, proto/modelconfig/model_config.proto.
 type QueuePolicy struct {
 	// Set says that the config has a policy. Where it has none, a request's own
@@ -73,6 +73,62 @@ func (p *QueuePolicy) Limit() int {
 	return DefaultMaxQueueSize
 }
 
+// Levels are the priorities of a model version. The zero value is one line, in which
+// the priorities of requests are not looked at.
+// Source: priority_levels, default_priority_level and priority_queue_policy of message
+// ModelDynamicBatching, proto/modelconfig/model_config.proto.
+type Levels struct {
+	Count   uint64 // 1 is served first; 0: no priorities
+	Default uint64 // of requests that ask for none; within 1 and Count
+	// Own are the policies of levels that have one; the others' is the default policy.
+	Own map[uint64]*QueuePolicy
+	// Fair > 0 lets each Fair-th batch begin with the request that waits longest,
+	// whatever its level. The original has no such thing: its low levels may starve.
+	Fair int
+}
+
+// Of is the level of a request whose priority was validated.
+func (l *Levels) Of(req *infer.Request) uint64 {
+	if l.Count > 0 && (req.Priority == 0 || req.Priority > l.Count) {
+		return l.Default
+	}
+	return min(req.Priority, l.Count)
+}
+
+// Policy is the policy of a level, where other is that of levels without their own.
+func (l *Levels) Policy(level uint64, other *QueuePolicy) *QueuePolicy {
+	if own, ok := l.Own[level]; ok {
+		return own
+	}
+	return other
+}
+
+// Limiter shares resources between the instances of all models; package ratelimit fits
+// it. It stands for one scheduler: i are its instances, and each method but Flush may
+// be called with the scheduler's lock held, one call at a time.
+// Source: message ModelRateLimiter, proto/modelconfig/model_config.proto.
+type Limiter interface {
+	// Notify names the function that Flush calls for a grant that comes later than Want.
+	// It is called once, before all others.
+	Notify(granted func(i int))
+	// Want asks for what a batch on instance i needs. false: it stands in line.
+	Want(i int) bool
+	// Accept says whether a grant that granted told of still stands.
+	Accept(i int) bool
+	// Withdraw takes a wish back; a grant that was not accepted goes with it.
+	Withdraw(i int)
+	// Return gives back a grant that was not used. It doesn't count as an execution.
+	Return(i int)
+	// Done gives back what the batch of instance i had. again asks at the same moment
+	// for its next one, so that others which wait get their turn; the result is Want's.
+	Done(i int, again bool) bool
+	// Flush tells other schedulers of what they have been granted meanwhile. It is to be
+	// called without any lock after each of the above.
+	Flush()
+	// Close gives back everything and takes the scheduler's needs out.
+	Close()
+}
+
 // Deps are a scheduler's collaborators.
 type Deps struct {
 	// Executors are the model's instances, one each; a scheduler begins with all of
@@ -82,6 +138,7 @@ type Deps struct {
 	// shares memory, and requests are then named where they lie.
 	Memory   Memory
 	Observer Observer // nil: nobody listens
+	Limiter  Limiter  // nil: instances share nothing
 	Clock    Clock
 	IDs      *atomic.Uint64 // batch numbers, shared by all schedulers of a gateway
 	Log      *slog.Logger

@@ -3,6 +3,7 @@ package build
 
 import (
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/sluice-serve/sluice/gateway/schedule"
@@ -15,7 +16,7 @@ import (
 // FromConfig makes the scheduler of one model version from its completed config:
 // the dynamic batcher where it has dynamic_batching and a batch dimension, otherwise
 // the default scheduler. What comes with later steps (sequence_batching,
-// ensemble_scheduling, priorities, timeout_action DELAY) is Unsupported and named.
+// ensemble_scheduling) is Unsupported and named.
 func FromConfig(cfg *modelconfig.ModelConfig, version int64, deps schedule.Deps) (schedule.Scheduler, error) {
 	model := schedule.Model{
 		Name:         cfg.GetName(),
@@ -36,20 +37,19 @@ func FromConfig(cfg *modelconfig.ModelConfig, version int64, deps schedule.Deps)
 	if batching == nil {
 		return direct.New(direct.Config{Model: model}, deps)
 	}
-	if batching.GetPriorityLevels() > 0 || len(batching.GetPriorityQueuePolicy()) > 0 {
-		return nil, unsupported(cfg, "dynamic_batching priority_levels")
-	}
-	policy, err := queuePolicy(cfg)
+	policy := queuePolicy(batching.GetDefaultQueuePolicy())
+	levels, err := levels(cfg)
 	if err != nil {
 		return nil, err
 	}
 	if model.MaxBatchSize < 1 {
 		// Nothing can be batched; what the batcher says of queue and order still counts.
-		return direct.New(direct.Config{Model: model, Policy: policy, PreserveOrdering: batching.GetPreserveOrdering()}, deps)
+		return direct.New(direct.Config{Model: model, Policy: policy, Levels: levels, PreserveOrdering: batching.GetPreserveOrdering()}, deps)
 	}
 	d := dynamic.Config{
 		Model:            model,
 		Policy:           policy,
+		Levels:           levels,
 		MaxQueueDelay:    microseconds(batching.GetMaxQueueDelayMicroseconds()),
 		PreserveOrdering: batching.GetPreserveOrdering(),
 	}
@@ -59,20 +59,49 @@ func FromConfig(cfg *modelconfig.ModelConfig, version int64, deps schedule.Deps)
 	return dynamic.New(d, deps)
 }
 
-func queuePolicy(cfg *modelconfig.ModelConfig) (schedule.QueuePolicy, error) {
-	p := cfg.GetDynamicBatching().GetDefaultQueuePolicy()
+// FairnessParameter is the model config's parameter that lets each so-manieth batch of a
+// model with priorities begin with the request that waits longest: a whole number from 1
+// on. The original has no such thing and ignores it.
+const FairnessParameter = "priority_fairness"
+
+func levels(cfg *modelconfig.ModelConfig) (schedule.Levels, error) {
+	batching := cfg.GetDynamicBatching()
+	l := schedule.Levels{Count: batching.GetPriorityLevels(), Default: batching.GetDefaultPriorityLevel()}
+	if l.Count == 0 {
+		return schedule.Levels{}, nil // the original looks at no policy of a level then
+	}
+	for level, p := range batching.GetPriorityQueuePolicy() {
+		if l.Own == nil {
+			l.Own = make(map[uint64]*schedule.QueuePolicy)
+		}
+		own := queuePolicy(p)
+		l.Own[level] = &own
+	}
+	if p, ok := cfg.GetParameters()[FairnessParameter]; ok {
+		n, err := strconv.Atoi(p.GetStringValue())
+		if err != nil || n < 1 || n > math.MaxInt32 {
+			return l, infer.Errorf(infer.InvalidArg, "parameter '%s' is '%s' for %s, want a whole number from 1 on", FairnessParameter,
+				p.GetStringValue(), cfg.GetName())
+		}
+		l.Fair = n
+	}
+	return l, nil
+}
+
+func queuePolicy(p *modelconfig.ModelQueuePolicy) schedule.QueuePolicy {
 	if p == nil {
-		return schedule.QueuePolicy{}, nil
+		return schedule.QueuePolicy{}
 	}
-	if p.GetTimeoutAction() != modelconfig.ModelQueuePolicy_REJECT {
-		return schedule.QueuePolicy{}, unsupported(cfg, "dynamic_batching default_queue_policy timeout_action "+p.GetTimeoutAction().String())
-	}
-	return schedule.QueuePolicy{
+	q := schedule.QueuePolicy{
 		Set:             true,
 		Timeout:         microseconds(p.GetDefaultTimeoutMicroseconds()),
 		TimeoutOverride: p.GetAllowTimeoutOverride(),
 		MaxSize:         int(p.GetMaxQueueSize()),
-	}, nil
+	}
+	if p.GetTimeoutAction() == modelconfig.ModelQueuePolicy_DELAY {
+		q.TimeoutAction = schedule.Delay
+	}
+	return q
 }
 
 // microseconds converts a wire field; what no Duration can hold is the longest one.

@@ -33,8 +33,12 @@ func TestFromConfig(t *testing.T) {
 		{`name: "m" max_batch_size: 8 dynamic_batching { preferred_batch_size: 0 }`, "preferred size must be positive"},
 		{`name: "m" sequence_batching {}`, "sequence_batching is not supported"},
 		{`name: "m" ensemble_scheduling {}`, "ensemble_scheduling is not supported"},
-		{`name: "m" max_batch_size: 8 dynamic_batching { priority_levels: 2 }`, "priority_levels is not supported"},
-		{`name: "m" max_batch_size: 8 dynamic_batching { default_queue_policy { timeout_action: DELAY } }`, "DELAY is not supported"},
+		{`name: "m" max_batch_size: 8 dynamic_batching { priority_levels: 18446744073709551615 default_priority_level: 2
+			priority_queue_policy { key: 1 value { max_queue_size: 3 } } } parameters { key: "priority_fairness" value { string_value: "8" } }`,
+			"*dynamic.Scheduler"},
+		{`name: "m" max_batch_size: 8 dynamic_batching { default_queue_policy { timeout_action: DELAY } }`, "*dynamic.Scheduler"},
+		{`name: "m" max_batch_size: 8 dynamic_batching { priority_levels: 2 default_priority_level: 1 }
+			parameters { key: "priority_fairness" value { string_value: "0" } }`, "'priority_fairness' is '0' for m"},
 	} {
 		cfg := &modelconfig.ModelConfig{}
 		if err := prototext.Unmarshal([]byte(c.config), cfg); err != nil {

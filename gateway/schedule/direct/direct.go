@@ -1,5 +1,5 @@
-// Package direct is the default scheduler: requests go in order of arrival to the
-// first free instance, each in a batch of its own. Unlike the original's, its line is
+// Package direct is the default scheduler: requests go in order of priority and
+// arrival to the first free instance, each in a batch of its own. Unlike the original's, its line is
 // bounded, timeouts count in it, and a caller that leaves takes its request along.
 package direct
 
@@ -13,6 +13,7 @@ import (
 type Config struct {
 	Model  schedule.Model
 	Policy schedule.QueuePolicy // the zero value is the original's behaviour, bounded
+	Levels schedule.Levels
 	// PreserveOrdering hands answers over in the order in which requests were queued.
 	PreserveOrdering bool
 }
@@ -24,8 +25,9 @@ var _ schedule.Scheduler = (*Scheduler)(nil)
 
 // New makes a scheduler with every instance in service. Drain ends it.
 func New(cfg Config, deps schedule.Deps) (*Scheduler, error) {
-	core := queue.New(one{}, cfg.Policy.Limit(), len(deps.Executors))
-	d, err := drive.New(drive.Config{Model: cfg.Model, Policy: cfg.Policy, Core: core, Preserve: cfg.PreserveOrdering}, deps)
+	core := queue.NewLines(one{}, drive.Lines(cfg.Policy, cfg.Levels), len(deps.Executors))
+	d, err := drive.New(drive.Config{Model: cfg.Model, Policy: cfg.Policy, Levels: cfg.Levels, Core: core,
+		Preserve: cfg.PreserveOrdering}, deps)
 	if err != nil {
 		return nil, err
 	}

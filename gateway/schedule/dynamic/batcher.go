@@ -13,7 +13,7 @@ import (
 // delays were good for.
 //
 // The rules are the original's (GetDynamicBatch of its dynamic batch scheduler):
-// walking from the oldest request, a batch ends before the request that has another
+// walking from the first request, which without priorities is the oldest, a batch ends before the request that has another
 // shape or would exceed the max batch size. The largest preferred size met on the way
 // leaves at once; so does what is there before the request that would exceed the
 // largest preferred size when none was met. Otherwise a batch that can't grow leaves,
@@ -57,6 +57,7 @@ func (b *batcher) Cut(head *queue.Entry, now int64) (int, int64) {
 		best    int // requests up to the best place to cut; 0: none met
 		stuck   bool
 	)
+	oldest := head.At
 	for e := head; e != nil; e = e.Next() {
 		if n > 0 {
 			if rows+e.Rows > b.target && best == 0 {
@@ -69,26 +70,27 @@ func (b *batcher) Cut(head *queue.Entry, now int64) (int, int64) {
 		}
 		n++
 		rows += e.Rows
+		oldest = min(oldest, e.At)
 		if slices.Contains(b.preferred, rows) {
 			best = n
 		}
 	}
-	late := b.delay > 0 && (now == math.MaxInt64 || now-head.At >= b.delay)
+	late := b.delay > 0 && (now == math.MaxInt64 || now-oldest >= b.delay)
 	switch {
 	case best > 0 && !late:
-		b.leaves(head, best, now)
+		b.leaves(oldest, best, now)
 		return best, 0
 	case stuck || rows >= b.target || late || b.delay == 0:
-		b.leaves(head, n, now)
+		b.leaves(oldest, n, now)
 		return n, 0
 	}
-	if !b.holding || b.heldFor != head.At {
+	if !b.holding || b.heldFor != oldest {
 		if b.spare() {
 			return n, 0
 		}
-		b.holding, b.heldFor, b.heldCount = true, head.At, n
+		b.holding, b.heldFor, b.heldCount = true, oldest, n
 	}
-	return 0, head.At + b.delay
+	return 0, oldest + b.delay
 }
 
 // spare says that a delay which begins now would be in vain.
@@ -101,8 +103,8 @@ func (b *batcher) spare() bool {
 }
 
 // leaves learns from a batch that was held back, when n of its requests leave.
-func (b *batcher) leaves(head *queue.Entry, n int, now int64) {
-	if !b.holding || b.heldFor != head.At || now == math.MaxInt64 {
+func (b *batcher) leaves(oldest int64, n int, now int64) {
+	if !b.holding || b.heldFor != oldest || now == math.MaxInt64 {
 		return
 	}
 	b.holding = false

@@ -1,5 +1,5 @@
 // Package dynamic is the dynamic batcher: requests with the same shapes and the same
-// inputs, in order of arrival, leave together. A batch leaves as soon as an instance is
+// inputs, in order of priority and arrival, leave together. A batch leaves as soon as an instance is
 // free; a configured delay holds it back only while it can still grow to a size that
 // the config prefers, and never longer than its oldest request may wait.
 package dynamic
@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// Config is dynamic_batching of one model version in Go units. Priorities are not in
-// it yet: each level will be a line of its own with a QueuePolicy.
+// Config is dynamic_batching of one model version in Go units.
 // Source: message ModelDynamicBatching, proto/modelconfig/model_config.proto.
 type Config struct {
 	Model  schedule.Model // MaxBatchSize is at least 1
 	Policy schedule.QueuePolicy
+	Levels schedule.Levels
 	// Preferred are sizes in rows, in any order; each within 1 and MaxBatchSize. None:
 	// MaxBatchSize is what a batch may wait for.
 	Preferred     []int
@@ -39,9 +39,11 @@ func New(cfg Config, deps schedule.Deps) (*Scheduler, error) {
 		return nil, err
 	}
 	d, err := drive.New(drive.Config{
-		Model:    cfg.Model,
-		Policy:   cfg.Policy,
-		Core:     queue.New(newBatcher(cfg.Model.MaxBatchSize, cfg.Preferred, cfg.MaxQueueDelay), cfg.Policy.Limit(), len(deps.Executors)),
+		Model:  cfg.Model,
+		Policy: cfg.Policy,
+		Levels: cfg.Levels,
+		Core: queue.NewLines(newBatcher(cfg.Model.MaxBatchSize, cfg.Preferred, cfg.MaxQueueDelay),
+			drive.Lines(cfg.Policy, cfg.Levels), len(deps.Executors)),
 		Batches:  true,
 		Holds:    cfg.MaxQueueDelay > 0,
 		Preserve: cfg.PreserveOrdering,

@@ -71,6 +71,7 @@ type Stage interface {
 type Config struct {
 	Model  schedule.Model
 	Policy schedule.QueuePolicy
+	Levels schedule.Levels
 	Core   Core
 	Stage  Stage // nil: batches are their requests' inputs, row by row
 	// Batches says that requests share batches, so their rows are laid out together.
@@ -109,9 +110,6 @@ var _ schedule.Scheduler = (*Driver)(nil)
 func New(cfg Config, deps schedule.Deps) (*Driver, error) {
 	if err := deps.Check(); err != nil {
 		return nil, err
-	}
-	if cfg.Policy.TimeoutAction != schedule.Reject {
-		return nil, infer.Errorf(infer.Unsupported, "model '%s': timeout_action DELAY is not supported yet", cfg.Model.Name)
 	}
 	d := &Driver{
 		cfg:     cfg,
@@ -161,7 +159,8 @@ func (d *Driver) enqueue(it *item) error {
 	it.At = now
 	it.req.Times.QueueStart = now
 	it.Deadline = 0
-	if wait := d.cfg.Policy.Wait(it.req); wait > 0 {
+	it.Level = d.cfg.Levels.Of(it.req)
+	if wait := d.cfg.Levels.Policy(it.Level, &d.cfg.Policy).Wait(it.req); wait > 0 {
 		it.Deadline = now + int64(wait)
 	}
 	if err := d.admitLocked(it); err != nil {

@@ -1,5 +1,5 @@
 // Package queue is the pure part that the default scheduler and the dynamic batcher
-// share: the waiting line with its bound and its timeouts, the requests that lost
+// share: the waiting lines with their bounds and timeouts, the requests that lost
 // their worker, and which instances are free. It has no goroutine, clock, lock or I/O:
 // time comes in as an argument, decisions go out as values. Its caller serializes.
 //
@@ -15,7 +15,7 @@ import (
 // Entry is one request in the line. Its owner keeps it unchanged while it waits.
 type Entry struct {
 	Rows     int    // of the batch dimension; at least 1
-	Level    int    // of its priority: 1 is served first; 0: the model has no levels
+	Level    uint64 // of its priority: 1 is served first; 0: the model has no levels
 	Key      []byte // shapes and set of inputs; one batch has equal keys
 	At       int64  // when it was queued
 	Deadline int64  // when it stops waiting; 0: never
@@ -27,18 +27,10 @@ type Entry struct {
 	prev, next *Entry
 }
 
-type place uint8
-
-const (
-	nowhere place = iota
-	inLine
-	inAgain
-)
-
 // Waiting says that the entry stands in the line or waits to be tried again.
 func (e *Entry) Waiting() bool { return e.where != nowhere }
 
-// Next is the entry behind e.
+// Next is the entry behind e: of the same level, or the first of the next one.
 func (e *Entry) Next() *Entry { return e.next }
 
 // Cutter decides what the next batch is.
@@ -52,9 +44,8 @@ type Cutter interface {
 // Core is the state machine.
 type Core struct {
 	cut       Cutter
-	limit     int
 	flush     bool
-	line      list // in order of arrival
+	line      lines
 	again     list // lost their worker; before all others, each in a batch of its own
 	retrying  *Entry
 	deadlines deadlineHeap
@@ -62,18 +53,24 @@ type Core struct {
 	Instances
 }
 
-// New makes a core with all instances up and free; limit bounds the waiting requests.
+// New makes a core with one line and all instances up and free; limit bounds the
+// waiting requests.
 func New(cut Cutter, limit, instances int) *Core {
-	return &Core{cut: cut, limit: limit, Instances: NewInstances(instances)}
+	return NewLines(cut, Lines{Default: Line{Limit: limit}}, instances)
 }
 
-// Full says that adding e would exceed the limit.
-func (c *Core) Full(*Entry) bool { return c.line.n >= c.limit }
+// NewLines makes a core with a line for each level, and all instances up and free.
+func NewLines(cut Cutter, levels Lines, instances int) *Core {
+	return &Core{cut: cut, line: lines{cfg: levels}, Instances: NewInstances(instances)}
+}
 
-// Add puts e at the end of the line. The caller asked Full before.
+// Full says that adding e would exceed the limit of its line.
+func (c *Core) Full(e *Entry) bool { return c.line.full(e) }
+
+// Add puts e at the end of its line. The caller asked Full before.
 func (c *Core) Add(e *Entry) {
 	e.heap = -1
-	c.line.pushBack(e, inLine)
+	c.line.add(e)
 	c.watch(e)
 }
 
@@ -86,33 +83,40 @@ func (c *Core) watch(e *Entry) {
 // Remove takes a waiting entry out.
 func (c *Core) Remove(e *Entry) {
 	switch e.where {
-	case inLine:
-		c.line.remove(e)
-	case inAgain:
-		c.again.remove(e)
 	case nowhere:
 		return
+	case inAgain:
+		c.again.remove(e)
+	default:
+		c.line.remove(e)
 	}
 	if e.heap >= 0 {
 		heap.Remove(&c.deadlines, e.heap)
 	}
 }
 
-// Expire takes out one entry whose deadline has passed; nil when there is none.
+// Expire takes out one entry whose deadline has passed and whose line rejects such
+// entries; nil when there is none. Where the line delays them it moves them.
 func (c *Core) Expire(now int64) *Entry {
-	if len(c.deadlines) == 0 || c.deadlines[0].Deadline > now {
-		return nil
+	for len(c.deadlines) > 0 && c.deadlines[0].Deadline <= now {
+		e := c.deadlines[0]
+		if !c.line.delays(e) {
+			c.Remove(e)
+			return e
+		}
+		heap.Pop(&c.deadlines)
+		if e.where != inAgain {
+			c.line.delay(e)
+		}
 	}
-	e := c.deadlines[0]
-	c.Remove(e)
-	return e
+	return nil
 }
 
 // Any takes out any waiting entry; nil when there is none.
 func (c *Core) Any() *Entry {
 	e := c.again.head
 	if e == nil {
-		e = c.line.head
+		e = c.line.order.head
 	}
 	if e != nil {
 		c.Remove(e)
@@ -135,28 +139,30 @@ func (c *Core) Next(now int64, batch []*Entry) ([]*Entry, int) {
 		c.Take(i)
 		return append(batch, e), i
 	}
-	if c.line.n == 0 {
+	if c.line.order.n == 0 {
 		return batch, -1
 	}
 	if c.flush {
 		now = math.MaxInt64
 	}
-	n, wake := c.cut.Cut(c.line.head, now)
+	c.line.turn()
+	n, wake := c.cut.Cut(c.line.order.head, now)
 	if n == 0 {
 		c.hold = wake
 		return batch, -1
 	}
 	for range n {
-		e := c.line.head
+		e := c.line.order.head
 		c.Remove(e)
 		batch = append(batch, e)
 	}
+	c.line.left()
 	c.Take(i)
 	return batch, i
 }
 
 // Idle says that a request would leave at once if the Cutter lets it.
-func (c *Core) Idle() bool { return c.line.n == 0 && c.Free() >= 0 }
+func (c *Core) Idle() bool { return c.line.order.n == 0 && c.Free() >= 0 }
 
 // Wake is when Next or Expire must be asked again though nothing else happens; 0: never.
 func (c *Core) Wake() int64 {
@@ -195,7 +201,7 @@ func (c *Core) Again(e *Entry) bool {
 		return false
 	}
 	e.heap = -1
-	c.again.pushBack(e, inAgain)
+	c.again.insert(e, c.again.tail, inAgain)
 	c.watch(e)
 	return true
 }
@@ -204,38 +210,7 @@ func (c *Core) Again(e *Entry) bool {
 func (c *Core) Flush() { c.flush = true }
 
 // Pending counts waiting entries.
-func (c *Core) Pending() int { return c.line.n + c.again.n }
-
-type list struct {
-	head, tail *Entry
-	n          int
-}
-
-func (l *list) pushBack(e *Entry, where place) {
-	e.where, e.prev, e.next = where, l.tail, nil
-	if l.tail != nil {
-		l.tail.next = e
-	} else {
-		l.head = e
-	}
-	l.tail = e
-	l.n++
-}
-
-func (l *list) remove(e *Entry) {
-	if e.prev != nil {
-		e.prev.next = e.next
-	} else {
-		l.head = e.next
-	}
-	if e.next != nil {
-		e.next.prev = e.prev
-	} else {
-		l.tail = e.prev
-	}
-	e.where, e.prev, e.next = nowhere, nil, nil
-	l.n--
-}
+func (c *Core) Pending() int { return c.line.order.n + c.again.n }
 
 type deadlineHeap []*Entry
 

@@ -2,8 +2,8 @@
 // out. A line that begins with a blank is a decision, `#` begins a comment, and every
 // other line is an event:
 //
-//	config max=8 preferred=4,8 delay=100us instances=2 limit=10
-//	add NAME [rows=N] [shape=S] [deadline=T]   a request comes; limits may refuse it
+//	config max=8 preferred=4,8 delay=100us instances=2 limit=10 [delays] [fair=N] [own=LEVEL:LIMIT[:delays]]
+//	add NAME [rows=N] [shape=S] [deadline=T] [level=N]   a request comes; limits may refuse it
 //	cancel NAME                                its caller leaves
 //	at T                                       time passes until T
 //	done I                                     instance I brings its results
@@ -35,7 +35,7 @@ type Config struct {
 	Preferred []int
 	Delay     time.Duration
 	Instances int
-	Limit     int
+	Lines     queue.Lines
 }
 
 // Run checks every testdata/*.txt of the caller's package; with update set it rewrites
@@ -157,7 +157,7 @@ func (m *machine) lost(i int) {
 }
 
 func (m *machine) config(args []string) error {
-	c := Config{Instances: 1, Limit: 100}
+	c := Config{Instances: 1, Lines: queue.Lines{Default: queue.Line{Limit: 100}, Own: map[uint64]queue.Line{}}}
 	for _, a := range args {
 		k, v, _ := strings.Cut(a, "=")
 		var err error
@@ -165,7 +165,13 @@ func (m *machine) config(args []string) error {
 		case "max":
 			c.Max, err = strconv.Atoi(v)
 		case "limit":
-			c.Limit, err = strconv.Atoi(v)
+			c.Lines.Default.Limit, err = strconv.Atoi(v)
+		case "delays":
+			c.Lines.Default.Delays = true
+		case "fair":
+			c.Lines.Fair, err = strconv.Atoi(v)
+		case "own":
+			err = own(c.Lines.Own, v)
 		case "instances":
 			c.Instances, err = strconv.Atoi(v)
 		case "delay":
@@ -185,11 +191,26 @@ func (m *machine) config(args []string) error {
 			return err
 		}
 	}
-	m.core = queue.New(m.cutter(c), c.Limit, c.Instances)
+	m.core = queue.NewLines(m.cutter(c), c.Lines, c.Instances)
 	m.now = 0
 	m.entries, m.names = map[string]*queue.Entry{}, map[*queue.Entry]string{}
 	m.running, m.lives = map[int][]*queue.Entry{}, map[int]uint64{}
 	return nil
+}
+
+// own reads LEVEL:LIMIT or LEVEL:LIMIT:delays.
+func own(lines map[uint64]queue.Line, v string) error {
+	parts := strings.Split(v, ":")
+	if len(parts) < 2 {
+		return fmt.Errorf("%q is not LEVEL:LIMIT", v)
+	}
+	level, err := strconv.ParseUint(parts[0], 10, 64)
+	if err != nil {
+		return err
+	}
+	limit, err := strconv.Atoi(parts[1])
+	lines[level] = queue.Line{Limit: limit, Delays: len(parts) > 2 && parts[2] == "delays"}
+	return err
 }
 
 func (m *machine) add(name string, args []string) error {
@@ -211,6 +232,12 @@ func (m *machine) add(name string, args []string) error {
 				return err
 			}
 			e.Deadline = int64(d)
+		case "level":
+			n, err := strconv.ParseUint(v, 10, 64)
+			if err != nil {
+				return err
+			}
+			e.Level = n
 		default:
 			return fmt.Errorf("unknown setting %q", k)
 		}
