@@ -60,7 +60,11 @@ type TraceFamily struct {
 	IDs   *atomic.Uint64     // numbers of traces
 	Sink  func(*TraceFamily) // takes the family once all of it has ended; it must not block
 	Owner any                // the Sink's
-	Room  int64              // bytes of tensors that may still be copied
+	// Room is how many bytes of tensors this family may still copy, Budget how many all
+	// families may that are not written yet; Taken is what this one took of it.
+	Room   int64
+	Budget *atomic.Int64
+	Taken  int64
 
 	Traces []*Trace // the client's request first; the Sink's to read
 
@@ -120,7 +124,12 @@ func (f *TraceFamily) room(n int64) bool {
 	if n > f.Room {
 		return false
 	}
+	if f.Budget.Add(-n) < 0 {
+		f.Budget.Add(n)
+		return false
+	}
 	f.Room -= n
+	f.Taken += n
 	return true
 }
 
