@@ -121,6 +121,8 @@ type Deps struct {
 	// NewScheduler makes the scheduler of a version whose Stats are set. It begins with
 	// all instances in service.
 	NewScheduler func(m *Model, instances []infer.Executor) (schedule.Scheduler, error)
+	Agents       Agents // nil: models that name agents are not loaded
+	Stores       Stores // nil: all repositories are folders of this machine
 	// Changed is called after states or readiness changed, outside all locks; nil: nobody
 	// listens.
 	Changed func()
