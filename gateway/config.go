@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/logging"
+	"github.com/sluice-serve/sluice/tracing"
 )
 
 // Config is one gateway in values; flags decode to it. The zero value of a field that
@@ -26,6 +27,7 @@ type Config struct {
 	HTTP       HTTPConfig
 	GRPC       GRPCConfig
 	Metrics    MetricsConfig
+	Trace      tracing.Settings
 	Workers    WorkersConfig
 
 	// BodyLimit bounds the bytes of request bodies held at one time, of all protocols.
@@ -108,7 +110,7 @@ type WorkersConfig struct {
 func DefaultConfig() Config {
 	return Config{
 		ID: "triton", ExitTimeout: 30 * time.Second, ExitGrace: time.Second,
-		Log: logging.DefaultSettings(),
+		Log: logging.DefaultSettings(), Trace: tracing.DefaultSettings(),
 		Repository: RepositoryConfig{ExitOnError: true, StrictReadiness: true, LoadThreads: 4,
 			BackendOptions: map[string]map[string]string{}},
 		HTTP: HTTPConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8000}, MaxInputSize: 64 << 20},

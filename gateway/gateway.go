@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/schedule/build"
 	"github.com/sluice-serve/sluice/gateway/stats"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/tracing"
 	"github.com/sluice-serve/sluice/workers/client"
 )
 
@@ -36,6 +37,7 @@ type Gateway struct {
 	models   *repository.Repository
 	control  *control.Server
 	pipeline *pipeline.Pipeline
+	tracer   *tracing.Tracer
 	bodies   *memory.Bodies
 	batches  atomic.Uint64
 
@@ -82,8 +84,10 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 		BackendOptions: r.BackendOptions},
 		repository.Deps{Workers: repositoryWorkers{g.workers}, NewStats: g.newStats, NewScheduler: g.newScheduler,
 			Changed: func() { g.control.Changed() }, Log: g.logger})
-	g.control = control.New(g.cfg.ID, g.cfg.Version, control.Deps{Models: g.models, Log: g.log})
+	g.tracer = tracing.New(g.cfg.Trace, tracing.Deps{Log: g.logger, Dropped: g.stats.TracesDropped})
+	g.control = control.New(g.cfg.ID, g.cfg.Version, control.Deps{Models: g.models, Log: g.log, Tracer: g.tracer})
 	g.pipeline = pipeline.New(models{g.models})
+	g.pipeline.Trace(g.tracer)
 	g.bodies = &memory.Bodies{Arena: g.workers.Memory(), Limit: g.cfg.BodyLimit}
 	return g.listen(ctx)
 }
@@ -118,7 +122,7 @@ func (g *Gateway) newScheduler(m *repository.Model, instances []infer.Executor) 
 func (g *Gateway) Run(ctx context.Context) error {
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
-	failed := make(chan error, 4)
+	failed := make(chan error, 5)
 	var running sync.WaitGroup
 	g.serve(serving, &running, failed)
 
@@ -154,6 +158,7 @@ func (g *Gateway) serve(serving context.Context, running *sync.WaitGroup, failed
 	if g.metrics != nil {
 		run("metrics", func() error { return g.stats.Serve(serving, g.metrics) })
 	}
+	run("tracing", func() error { return g.tracer.Run(serving) })
 	running.Go(func() { g.watchWorkers(serving) })
 }
 

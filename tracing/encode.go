@@ -72,12 +72,7 @@ func (e *encoder) moments(t *infer.Trace) []infer.TraceMark {
 		}
 	}
 	x := &t.Times
-	early := len(t.Marks)
-	for i, m := range t.Marks {
-		if m.At > t.Start {
-			early = i
-			break
-		}
+	for _, m := range t.Marks {
 		add(m.Name, m.At)
 	}
 	if t.Start > 0 {
@@ -89,9 +84,6 @@ func (e *encoder) moments(t *infer.Trace) []infer.TraceMark {
 			add("COMPUTE_OUTPUT_START", x.ComputeOutputStart)
 			add("COMPUTE_END", x.ComputeEnd)
 		}
-	}
-	for _, m := range t.Marks[early:] {
-		add(m.Name, m.At)
 	}
 	if t.Start > 0 {
 		add("REQUEST_END", x.RequestEnd)

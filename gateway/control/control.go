@@ -1,6 +1,6 @@
 // Package control answers every call that is no inference, for all front ends alike:
-// health, metadata, model configurations, statistics, the repository index and the
-// log settings.
+// health, metadata, model configurations, statistics, the repository index, the log
+// settings and the trace settings.
 //
 // A Server is safe for concurrent use and has no goroutine of its own.
 package control
@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
+	"github.com/sluice-serve/sluice/tracing"
 )
 
 // Models is the model repository as control needs it; gateway/repository fits it.
@@ -35,6 +36,7 @@ type Models interface {
 type Deps struct {
 	Models Models
 	Log    *logging.Log
+	Tracer *tracing.Tracer // nil: tracing can't be turned on
 }
 
 // Server answers control calls.
@@ -42,6 +44,7 @@ type Server struct {
 	name, version string
 	models        Models
 	log           *logging.Log
+	tracer        *tracing.Tracer
 	state         atomic.Int32
 
 	mu       sync.Mutex
@@ -57,7 +60,7 @@ const (
 
 // New makes a Server that is live, and not ready until Serving is called.
 func New(name, version string, deps Deps) *Server {
-	return &Server{name: name, version: version, models: deps.Models, log: deps.Log, watchers: map[*watcher]struct{}{}}
+	return &Server{name: name, version: version, models: deps.Models, log: deps.Log, tracer: deps.Tracer, watchers: map[*watcher]struct{}{}}
 }
 
 // Serving says that the start is over.
@@ -133,7 +136,7 @@ func (s *Server) ModelReady(name, version string) (bool, error) {
 
 // extensions are those of the v2 protocol that this server really has.
 var extensions = []string{"classification", "schedule_policy", "model_configuration", "binary_tensor_data", "parameters",
-	"statistics", "logging"}
+	"statistics", "trace", "logging"}
 
 // ServerMetadata names the server and its extensions.
 func (s *Server) ServerMetadata() *inference.ServerMetadataResponse {

@@ -114,10 +114,12 @@ func modelInfer(srv any, ctx context.Context, dec func(any) error, _ grpc.UnaryS
 	s, c := srv.(*Service), newCall()
 	defer func() {
 		if p := recover(); p != nil {
+			c.traceSent()
 			reply, err = nil, s.failed(ctx, "ModelInfer", &c.Request, infer.Recovered(p))
 		}
 	}()
 	if err := s.serve(ctx, c, func() error { return cmp.Or(dec(c), c.err) }); err != nil {
+		defer c.traceSent()
 		return nil, s.failed(ctx, "ModelInfer", &c.Request, err)
 	}
 	s.count(codes.OK)
@@ -134,8 +136,13 @@ func (s *Service) serve(ctx context.Context, c *Call, receive func() error) erro
 	defer c.release()
 	ctx, cancel := ahead(ctx)
 	defer cancel()
+	c.Request.TraceSend = true
+	defer c.traceSending()
 	if err := receive(); err != nil {
 		s.pipeline.Refused(ctx, &c.Request, err)
+		if c.Request.Trace != nil {
+			c.traceReceived()
+		}
 		return err
 	}
 	c.Request.Times.RequestStart = infer.Now()
@@ -149,6 +156,9 @@ func (s *Service) serve(ctx context.Context, c *Call, receive func() error) erro
 		c.sendErr = s.send(c, r)
 		return c.sendErr
 	})
+	if c.Request.Trace != nil {
+		c.traceReceived()
+	}
 	if err == nil {
 		err = c.sendErr
 	}

@@ -107,7 +107,6 @@ const (
 	controlFeature = "the model_repository extension's load and unload"
 	systemFeature  = "the system_shared_memory extension"
 	cudaFeature    = "the cuda_shared_memory extension"
-	traceFeature   = "the trace extension"
 )
 
 // ModelStreamInfer is not there yet.
@@ -154,9 +153,4 @@ func (s *Service) CudaSharedMemoryRegister(ctx context.Context, _ *inference.Cud
 // CudaSharedMemoryUnregister is not there yet.
 func (s *Service) CudaSharedMemoryUnregister(ctx context.Context, _ *inference.CudaSharedMemoryUnregisterRequest) (*inference.CudaSharedMemoryUnregisterResponse, error) {
 	return lacks[inference.CudaSharedMemoryUnregisterResponse](ctx, s, "CudaSharedMemoryUnregister", infer.ActionSharedMemory, "", cudaFeature)
-}
-
-// TraceSetting is not there yet.
-func (s *Service) TraceSetting(ctx context.Context, r *inference.TraceSettingRequest) (*inference.TraceSettingResponse, error) {
-	return lacks[inference.TraceSettingResponse](ctx, s, "TraceSetting", infer.ActionTrace, r.ModelName, traceFeature)
 }

@@ -144,6 +144,14 @@ func (c *fakeControl) Index(bool) (*inference.RepositoryIndexResponse, error) {
 	return &inference.RepositoryIndexResponse{Models: []*inference.RepositoryIndexResponse_ModelIndex{{Name: "m", Version: "1", State: "READY"}}}, nil
 }
 
+func (c *fakeControl) TraceSettings(req *inference.TraceSettingRequest) (*inference.TraceSettingResponse, error) {
+	settings := map[string]*inference.TraceSettingResponse_SettingValue{"trace_level": {Value: []string{"OFF"}}}
+	for name, v := range req.Settings {
+		settings[name] = &inference.TraceSettingResponse_SettingValue{Value: v.Value}
+	}
+	return &inference.TraceSettingResponse{Settings: settings}, nil
+}
+
 func (c *fakeControl) LogSettings(*inference.LogSettingsRequest) (*inference.LogSettingsResponse, error) {
 	return &inference.LogSettingsResponse{}, nil
 }

@@ -391,7 +391,6 @@ func TestWhatIsNotThereSaysSo(t *testing.T) {
 		"SystemSharedMemoryStatus": &inference.SystemSharedMemoryStatusRequest{}, "SystemSharedMemoryRegister": &inference.SystemSharedMemoryRegisterRequest{},
 		"SystemSharedMemoryUnregister": &inference.SystemSharedMemoryUnregisterRequest{}, "CudaSharedMemoryStatus": &inference.CudaSharedMemoryStatusRequest{},
 		"CudaSharedMemoryRegister": &inference.CudaSharedMemoryRegisterRequest{}, "CudaSharedMemoryUnregister": &inference.CudaSharedMemoryUnregisterRequest{},
-		"TraceSetting": &inference.TraceSettingRequest{},
 	} {
 		err := r.conn.Invoke(t.Context(), "/inference.GRPCInferenceService/"+method, in, &inference.TraceSettingResponse{})
 		if s := status.Convert(err); s.Code() != codes.Unimplemented || len(s.Message()) < len(method)+10 || s.Message()[:len(method)] != method {

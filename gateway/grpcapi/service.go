@@ -43,6 +43,8 @@ type Control interface {
 	Statistics(name, version string) (*inference.ModelStatisticsResponse, error)
 	Index(ready bool) (*inference.RepositoryIndexResponse, error)
 	LogSettings(*inference.LogSettingsRequest) (*inference.LogSettingsResponse, error)
+	// TraceSettings changes what the request names, an empty value being a clear.
+	TraceSettings(*inference.TraceSettingRequest) (*inference.TraceSettingResponse, error)
 	// WatchReady sends what Ready would say: at once, then at every change, until ctx
 	// ends. The receiver may be slow; only the newest value counts. It is closed when
 	// nothing will follow.
@@ -170,6 +172,7 @@ func (codec) Name() string { return "proto" }
 func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch m := v.(type) {
 	case *Call:
+		m.traceSent()
 		return m.reply, nil
 	case proto.Message:
 		b, err := proto.Marshal(m)

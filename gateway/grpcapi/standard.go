@@ -17,6 +17,7 @@ import (
 // transport has read the message before the pipeline is asked.
 func (s *Service) ModelInfer(ctx context.Context, m *inference.ModelInferRequest) (*inference.ModelInferResponse, error) {
 	c := newCall()
+	defer c.traceSent()
 	if err := s.serve(ctx, c, func() error { return fromMessage(c, m, s.bodies) }); err != nil {
 		return nil, s.failed(ctx, "ModelInfer", &c.Request, err)
 	}

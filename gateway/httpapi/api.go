@@ -40,6 +40,9 @@ type Control interface {
 	Index(ready bool) (*inference.RepositoryIndexResponse, error)
 	// LogSettings changes what settings names and returns all settings.
 	LogSettings(req *inference.LogSettingsRequest) (*inference.LogSettingsResponse, error)
+	// TraceSettings changes what settings names, an empty value being a clear, and
+	// returns all settings of the model, or with no model the global ones.
+	TraceSettings(req *inference.TraceSettingRequest) (*inference.TraceSettingResponse, error)
 	// RawInput gives name, datatype and shape of the one input that a raw binary
 	// request of size bytes is for; its Data is not set. For BYTES the size is that of
 	// the single element.
@@ -157,6 +160,9 @@ type Call struct {
 // ctx ends when the client has gone.
 func (a *API) Serve(ctx context.Context, call *Call, reply *Reply) {
 	a.serve(ctx, call, reply)
+	if reply.trace != nil {
+		reply.sendStart = infer.Now()
+	}
 	a.answered(reply.Status)
 }
 

@@ -181,6 +181,14 @@ func (f *fake) Index(ready bool) (*inference.RepositoryIndexResponse, error) {
 	return f.index, nil
 }
 
+func (f *fake) TraceSettings(req *inference.TraceSettingRequest) (*inference.TraceSettingResponse, error) {
+	settings := map[string]*inference.TraceSettingResponse_SettingValue{"trace_level": {Value: []string{"OFF"}}}
+	for name, v := range req.Settings {
+		settings[name] = &inference.TraceSettingResponse_SettingValue{Value: v.Value}
+	}
+	return &inference.TraceSettingResponse{Settings: settings}, nil
+}
+
 func (f *fake) LogSettings(req *inference.LogSettingsRequest) (*inference.LogSettingsResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -75,6 +75,8 @@ func (a *API) serveInfer(ctx context.Context, call *Call, rt route, reply *Reply
 		return
 	}
 	defer done()
+	m.req.TraceSend = true
+	defer reply.received(&m.req)
 	if err = x.decode(inner, call); err == nil {
 		err = a.pipeline.Infer(inner, &m.req, x.respond)
 	} else {

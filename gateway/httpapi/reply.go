@@ -33,6 +33,9 @@ type Reply struct {
 	buf    []byte // JSON, small answers, compressed bodies
 	spare  []byte // the other buffer of a compressed answer
 	memory *infer.Buffer
+
+	trace     *infer.Trace // of the request that was answered; nil: none
+	sendStart int64        // when the reply was ready for the transport
 }
 
 // Set adds a field.
@@ -40,6 +43,9 @@ func (r *Reply) Set(name, value string) { r.Fields = append(r.Fields, Field{name
 
 // Release gives back the memory under the chunks once they are written.
 func (r *Reply) Release() {
+	if r.trace != nil {
+		r.sent()
+	}
 	r.reset()
 	if cap(r.buf) > keepBuffer {
 		r.buf = nil

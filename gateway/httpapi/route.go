@@ -48,7 +48,7 @@ var routes = [...]struct {
 	routeAllStats:       {get: true, action: infer.ActionStatistics},
 	routeInfer:          {post: true, action: infer.ActionInference},
 	routeGenerate:       {post: true, action: infer.ActionInference, name: "generate"},
-	routeTrace:          {get: true, post: true, action: infer.ActionTrace, name: "trace setting"},
+	routeTrace:          {get: true, post: true, action: infer.ActionTrace},
 	routeIndex:          {post: true, action: infer.ActionModelRepository},
 	routeLoad:           {post: true, action: infer.ActionModelRepository, name: "model control (load and unload)"},
 	routeRepositoryLoad: {post: true, action: infer.ActionModelRepository},
@@ -138,6 +138,9 @@ func modelRoute(rest string) (route, bool) {
 	case "generate", "generate_stream":
 		r.kind = routeGenerate
 	case "trace/setting":
+		if r.version != "" {
+			return route{}, false // settings are a model's; source: the original's 404
+		}
 		r.kind = routeTrace
 	default:
 		return route{}, false

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/classification"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/tracing"
 )
 
 // Model is one model version, pinned; gateway/repository fits it.
@@ -45,6 +46,7 @@ type Models interface {
 type Pipeline struct {
 	models   Models
 	stopping atomic.Bool
+	tracer   *tracing.Tracer // nil: none
 }
 
 // New makes a pipeline over models.
@@ -62,6 +64,9 @@ func (p *Pipeline) Open(ctx context.Context, env *infer.Envelope) (context.Conte
 	if env.Action == infer.ActionInference && p.stopping.Load() {
 		return nil, nil, infer.Refusef(infer.Unavailable, infer.ReasonStopping,
 			"the server is shutting down and has stopped accepting new requests")
+	}
+	if p.tracer.On() {
+		env.Opened = infer.Now()
 	}
 	if env.Action == infer.ActionInference && env.Model != "" {
 		// a body for what can't be served is not worth reading
@@ -90,9 +95,15 @@ func (p *Pipeline) Infer(ctx context.Context, req *infer.Request, send infer.Sen
 		return err
 	}
 	defer m.Release()
+	if p.tracer.On() || req.Trace != nil {
+		p.traced(m, req)
+	}
 	err = p.checked(ctx, m, req, send)
 	req.Times.RequestEnd = infer.Now()
 	m.Done(req, err)
+	if req.Trace != nil {
+		untraced(req)
+	}
 	return err
 }
 
@@ -109,6 +120,12 @@ func (p *Pipeline) Refused(ctx context.Context, req *infer.Request, err error) {
 		return
 	}
 	defer m.Release()
+	if p.tracer.On() {
+		// it never gets to its model: the trace has what the front end marks
+		if req.Trace = p.tracer.Sample(req.Model, req.ID); req.Trace != nil {
+			defer untraced(req)
+		}
+	}
 	req.Times.RequestEnd = infer.Now()
 	if req.Times.RequestStart == 0 {
 		req.Times.RequestStart = req.Times.RequestEnd
@@ -124,6 +141,9 @@ func (p *Pipeline) checked(ctx context.Context, m Model, req *infer.Request, sen
 	if err := m.Validate(req); err != nil {
 		return err
 	}
+	if req.Trace != nil {
+		queued(req)
+	}
 	return p.execute(ctx, m, req, presented(m, req, send))
 }
 
@@ -137,7 +157,13 @@ func (p *Pipeline) execute(ctx context.Context, m Model, req *infer.Request, sen
 // configuration, and classes in place of tensors where it asked for classes.
 func presented(m Model, req *infer.Request, send infer.SendFunc) infer.SendFunc {
 	return func(resp *infer.Response) error {
-		m.Present(resp)
+		if t := req.Trace; t != nil {
+			at := infer.Now()
+			m.Present(resp)
+			responded(t, resp, at)
+		} else {
+			m.Present(resp)
+		}
 		if err := classify(m, req, resp); err != nil {
 			resp.Memory.Release()
 			return err

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,6 +42,7 @@ type Registry struct {
 	gather  *prometheus.Registry
 	started time.Time
 	cpu     *cpuReader
+	traces  atomic.Uint64 // that were lost
 
 	mu      sync.Mutex
 	models  map[string]*Model
@@ -113,6 +115,9 @@ func (r *Registry) Remove(m *Model) {
 		delete(r.models, m.key)
 	}
 }
+
+// TracesDropped counts sampled requests whose traces were lost; tracing.Deps.Dropped fits.
+func (r *Registry) TracesDropped(n int) { r.traces.Add(uint64(n)) }
 
 // Handler serves /metrics as Prometheus text, OpenMetrics or protobuf, as the client
 // accepts; every other path is 404.

@@ -30,7 +30,6 @@ func (s *Serve) later() []flag {
 		refused("cache-config", "string,string=string", "the response cache"),
 		refused("rate-limit", "string", "the rate limiter", "off"),
 		refused("rate-limit-resource", "string", "the rate limiter"),
-		refused("trace-config", "string,string=string", "tracing"),
 		refused("allow-client-shm", "boolean", "shared memory of clients", "false"),
 		refused("host-policy", "string,string=string", "host policies"),
 	}
@@ -81,13 +80,8 @@ func (s *Serve) deprecated() []flag {
 			return fmt.Errorf("deprecated, and %s is not in this version of sluice", instead)
 		}}
 	}
-	return []flag{
+	return append(s.deprecatedTracing(), []flag{
 		{name: "strict-model-config", arg: "boolean", help: "Use --disable-auto-complete-config.", set: strict},
 		later("response-cache-byte-size", "integer", "--cache-config"),
-		later("trace-file", "string", "--trace-config"),
-		later("trace-level", "string", "--trace-config"),
-		later("trace-rate", "integer", "--trace-config"),
-		later("trace-count", "integer", "--trace-config"),
-		later("trace-log-frequency", "integer", "--trace-config"),
-	}
+	}...)
 }

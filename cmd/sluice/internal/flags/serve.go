@@ -17,6 +17,7 @@ type Serve struct {
 	Help    bool     // asked for; nothing else counts
 	Notices []string // flags that were taken without effect, and why
 
+	trace   traceFlags
 	grpcTLS bool // --grpc-use-ssl or --grpc-use-ssl-mutual is on
 }
 
@@ -73,6 +74,7 @@ func (s *Serve) finish() {
 	if c.Metrics.Address == "" {
 		c.Metrics.Address = c.HTTP.Address
 	}
+	s.finishTrace()
 	if !s.grpcTLS { // the original ignores the files then
 		if c.GRPC.TLS != (gateway.TLSFiles{}) {
 			s.Notices = append(s.Notices, "gRPC speaks plain text: the --grpc-…-cert and --grpc-server-key files count with --grpc-use-ssl only")
@@ -84,7 +86,7 @@ func (s *Serve) finish() {
 func (s *Serve) table() *set {
 	return &set{groups: []group{
 		{"Server", s.server()}, {"Logging", s.logging()}, {"Model Repository", s.repository()}, {"HTTP", s.http()},
-		{"GRPC", s.grpc()}, {"Metrics", s.metrics()}, {"Workers", s.workers()}, {"Backend", s.backend()},
+		{"GRPC", s.grpc()}, {"Metrics", s.metrics()}, {"Tracing", s.tracing()}, {"Workers", s.workers()}, {"Backend", s.backend()},
 		{"Not in this version", s.later()}, {"Accepted without effect", s.tuning()}, {"Deprecated", s.deprecated()},
 	}}
 }
