@@ -185,7 +185,7 @@ func (b *batch) endLocked(now int64, res *infer.Result, lost bool) (posts *batch
 	if !lost {
 		d.core.Done(b.instance, entries)
 		d.scratch = entries[:0]
-		posts = d.nextLocked(now)
+		posts = d.freedLocked(b.instance, now)
 	} else {
 		d.core.Lost(b.instance, b.life, entries)
 		d.scratch = entries[:0]
@@ -193,7 +193,7 @@ func (b *batch) endLocked(now int64, res *infer.Result, lost bool) (posts *batch
 		for i, it := range b.items {
 			again[i] = b.retryLocked(it)
 		}
-		posts = d.nextLocked(now)
+		posts = d.freedLocked(b.instance, now)
 	}
 	for i, it := range b.items {
 		if !it.null && (again == nil || !again[i]) {

@@ -6,8 +6,9 @@
 // Order within one event: the next batch is posted first, then statistics are told,
 // then callers are woken. Each caller cuts and sends its own answer.
 //
-// Locks: Driver.mu before item.mu, and both before those of the memory and the clock.
-// Neither is held while an Executor, an Observer or a caller's send runs.
+// Locks: Driver.mu before item.mu, and both before those of the memory, the clock and the
+// limiter. Neither is held while an Executor, an Observer or a caller's send runs, nor
+// while other models hear of what the limiter granted them (limit.go).
 //
 // Inputs are laid out when a request is queued (place.go): small ones are copied to
 // rows of a slot that requests of equal shapes share, so that a batch is one segment

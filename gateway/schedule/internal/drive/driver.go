@@ -96,6 +96,7 @@ type Driver struct {
 
 	mu       sync.Mutex
 	core     Core
+	limits   limits
 	layout   layout
 	order    order // with Preserve: queued and not yet answered
 	inflight inflight
@@ -128,6 +129,7 @@ func New(cfg Config, deps schedule.Deps) (*Driver, error) {
 		return it
 	}
 	d.timer = deps.Clock.NewTimer(d.fire)
+	d.limit(deps.Limiter, d.core.Count())
 	return d, nil
 }
 
@@ -202,27 +204,14 @@ func (d *Driver) stoppingError(req *infer.Request) error {
 
 // nextLocked forms every batch that can leave and sets the timer for what waits.
 func (d *Driver) nextLocked(now int64) *batch {
-	var first, last *batch
-	for {
-		entries, i := d.core.Next(now, d.scratch[:0])
-		d.scratch = entries[:0]
-		if i < 0 {
-			break
-		}
-		b := d.newBatch(entries, i, now)
-		d.inflight.add(b)
-		if last == nil {
-			first = b
-		} else {
-			last.post = b
-		}
-		last = b
+	var f forming
+	if d.limits.to != nil {
+		d.shareLocked(&f, now)
+		return f.first
 	}
-	if at := d.core.Wake(); at != 0 && (d.armed == 0 || at < d.armed) {
-		d.armed = at
-		d.timer.Set(at)
+	for d.formLocked(&f, now) {
 	}
-	return first
+	return f.first
 }
 
 // post gives batches to their instances, without the lock. A caller that left between
@@ -243,6 +232,7 @@ func (d *Driver) post(b *batch) {
 		}
 		b = next
 	}
+	d.flushLimits()
 }
 
 func (d *Driver) cancelLeavers(b *batch) {
@@ -298,10 +288,12 @@ func (d *Driver) failLocked(it *item, err error) {
 // InstanceDown is Scheduler.InstanceDown.
 func (d *Driver) InstanceDown(i int) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	if i >= 0 && i < d.core.Count() {
 		d.core.Down(i)
+		d.withdrawLocked(i)
 	}
+	d.mu.Unlock()
+	d.flushLimits()
 }
 
 // InstanceUp is Scheduler.InstanceUp.
@@ -349,10 +341,13 @@ func (d *Driver) Drain(ctx context.Context) error {
 	select {
 	case <-d.idle:
 		d.timer.Stop()
+		d.leaveLimits()
 		return nil
 	case <-ctx.Done():
 	}
-	if n := d.abort(); n > 0 {
+	n := d.abort()
+	d.leaveLimits()
+	if n > 0 {
 		return infer.Errorf(infer.Cancelled, "model '%s' version %s: %d requests failed while stopping: %w", d.cfg.Model.Name,
 			d.version, n, context.Cause(ctx))
 	}

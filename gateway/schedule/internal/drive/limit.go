@@ -1,0 +1,161 @@
+package drive
+
+import "github.com/sluice-serve/sluice/gateway/schedule"
+
+// limits is a driver's part in sharing resources with other models. The core holds every
+// instance back; when something waits, the limiter is asked for each free one, and what
+// it grants is offered to the core. A batch is formed only then, so requests that come
+// while its instance stands in line still join it. An offer that the core doesn't take,
+// because a delay holds the batch back or another instance must have it, is returned,
+// and asked for again at the next event. All but to is guarded by Driver.mu.
+type limits struct {
+	to      schedule.Limiter // nil: instances share nothing
+	wishes  []bool           // instances that stand in line
+	waiting int              // how many
+}
+
+func (d *Driver) limit(to schedule.Limiter, instances int) {
+	if to == nil {
+		return
+	}
+	d.limits = limits{to: to, wishes: make([]bool, instances)}
+	for i := range instances {
+		d.core.Hold(i, true)
+	}
+	to.Notify(d.granted)
+}
+
+// forming is the batches of one event, in order.
+type forming struct{ first, last *batch }
+
+// formLocked forms one batch; false: none can leave. It notes when to ask again.
+func (d *Driver) formLocked(f *forming, now int64) bool {
+	entries, i := d.core.Next(now, d.scratch[:0])
+	d.scratch = entries[:0]
+	if i < 0 {
+		if at := d.core.Wake(); at != 0 && (d.armed == 0 || at < d.armed) {
+			d.armed = at
+			d.timer.Set(at)
+		}
+		return false
+	}
+	b := d.newBatch(entries, i, now)
+	d.inflight.add(b)
+	if f.last == nil {
+		f.first = b
+	} else {
+		f.last.post = b
+	}
+	f.last = b
+	return true
+}
+
+// shareLocked asks for every instance that is free while something waits, and gives up
+// its wishes when nothing does.
+func (d *Driver) shareLocked(f *forming, now int64) {
+	d.formLocked(f, now) // takes nothing, but sets the timer for what waits
+	for i := 0; i < len(d.limits.wishes) && d.core.Pending() > 0; i++ {
+		d.wishLocked(f, i, now)
+	}
+	if d.core.Pending() > 0 || d.limits.waiting == 0 {
+		return
+	}
+	for i := range d.limits.wishes {
+		d.withdrawLocked(i)
+	}
+}
+
+// wishLocked asks for an instance if it is free.
+func (d *Driver) wishLocked(f *forming, i int, now int64) {
+	if d.limits.wishes[i] || !d.freeLocked(i) {
+		return
+	}
+	if d.limits.to.Want(i) {
+		d.offerLocked(f, i, now)
+		return
+	}
+	d.limits.wishes[i] = true
+	d.limits.waiting++
+}
+
+// freeLocked says that an instance is in service and has no batch.
+func (d *Driver) freeLocked(i int) bool {
+	d.core.Hold(i, false)
+	can := d.core.Can(i)
+	d.core.Hold(i, true)
+	return can
+}
+
+// offerLocked lets the core use a grant, or returns it.
+func (d *Driver) offerLocked(f *forming, i int, now int64) bool {
+	d.core.Hold(i, false)
+	used := d.formLocked(f, now)
+	d.core.Hold(i, true)
+	if !used {
+		d.limits.to.Return(i)
+	}
+	return used
+}
+
+func (d *Driver) withdrawLocked(i int) {
+	if d.limits.to != nil && d.limits.wishes[i] {
+		d.limits.wishes[i] = false
+		d.limits.waiting--
+		d.limits.to.Withdraw(i)
+	}
+}
+
+// granted is what the limiter calls, without any lock. What is not used is not asked
+// for again here: two models that both can't use it yet would pass it to and fro.
+func (d *Driver) granted(i int) {
+	d.mu.Lock()
+	if !d.limits.wishes[i] || !d.limits.to.Accept(i) {
+		d.mu.Unlock()
+		return
+	}
+	d.limits.wishes[i] = false
+	d.limits.waiting--
+	var f forming
+	now := d.deps.Clock.Now()
+	before := d.core.Pending()
+	if d.offerLocked(&f, i, now) {
+		d.shareLocked(&f, now)
+	}
+	delta := d.core.Pending() - before
+	d.mu.Unlock()
+	d.post(f.first)
+	d.queued(delta)
+}
+
+// freedLocked is nextLocked when instance i's batch has ended: what it had is given back,
+// and in the same moment asked for again if there is more to do.
+func (d *Driver) freedLocked(i int, now int64) *batch {
+	if d.limits.to == nil {
+		return d.nextLocked(now)
+	}
+	var f forming
+	again := d.core.Pending() > 0 && d.freeLocked(i)
+	switch {
+	case d.limits.to.Done(i, again):
+		d.offerLocked(&f, i, now)
+	case again:
+		d.limits.wishes[i] = true
+		d.limits.waiting++
+	}
+	d.shareLocked(&f, now)
+	return f.first
+}
+
+// flushLimits tells other models of what this one gave back; no lock is held.
+func (d *Driver) flushLimits() {
+	if d.limits.to != nil {
+		d.limits.to.Flush()
+	}
+}
+
+// leaveLimits ends the driver's part; no lock is held.
+func (d *Driver) leaveLimits() {
+	if d.limits.to != nil {
+		d.limits.to.Close()
+	}
+}
