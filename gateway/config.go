@@ -29,6 +29,7 @@ type Config struct {
 	Metrics    MetricsConfig
 	Trace      tracing.Settings
 	Workers    WorkersConfig
+	RateLimit  RateLimitConfig
 
 	// BodyLimit bounds the bytes of request bodies held at one time, of all protocols.
 	BodyLimit int64

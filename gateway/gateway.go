@@ -17,9 +17,9 @@ import (
 	"github.com/sluice-serve/sluice/gateway/logging"
 	"github.com/sluice-serve/sluice/gateway/memory"
 	"github.com/sluice-serve/sluice/gateway/pipeline"
+	"github.com/sluice-serve/sluice/gateway/ratelimit"
 	"github.com/sluice-serve/sluice/gateway/repository"
 	"github.com/sluice-serve/sluice/gateway/schedule"
-	"github.com/sluice-serve/sluice/gateway/schedule/build"
 	"github.com/sluice-serve/sluice/gateway/stats"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/tracing"
@@ -40,6 +40,7 @@ type Gateway struct {
 	tracer   *tracing.Tracer
 	bodies   *memory.Bodies
 	batches  atomic.Uint64
+	limiter  *ratelimit.Limiter // nil: off
 
 	http    *httpapi.Server // nil: off
 	grpc    *grpcapi.Server // nil: off
@@ -75,6 +76,7 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	if g.workers, err = client.Start(ctx, conf, client.Deps{Log: g.logger}); err != nil {
 		return err
 	}
+	g.limiter = g.cfg.RateLimit.limiter()
 	m := &g.cfg.Metrics
 	g.stats = stats.New(stats.Config{CounterLatencies: m.Counters, SummaryLatencies: m.Summaries,
 		HistogramLatencies: m.Histograms, Quantiles: m.Quantiles, CPU: m.CPU, GPU: m.GPU, Version: g.cfg.Version})
@@ -112,7 +114,7 @@ func (g *Gateway) newScheduler(m *repository.Model, instances []infer.Executor) 
 	if !ok {
 		return nil, infer.Errorf(infer.Internal, "the statistics of '%s' don't observe its scheduler", m.Name)
 	}
-	return build.FromConfig(m.Config, m.Version, schedule.Deps{Executors: instances, Memory: g.workers.Memory(),
+	return g.schedule(m, schedule.Deps{Executors: instances, Memory: g.workers.Memory(),
 		Observer: observer, Clock: g.alarm, IDs: &g.batches, Log: g.logger})
 }
 

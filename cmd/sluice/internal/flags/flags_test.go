@@ -2,6 +2,7 @@ package flags
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,11 @@ func TestFaults(t *testing.T) {
 		{[]string{"--http-port=1", "--http-port=2"}, "--http-port is given more than once"},
 		{[]string{"--exit-on-error=maybe"}, "'maybe' is not a boolean"},
 		{[]string{"--cache-config=local,size=1"}, "the response cache is not in this version"},
+		{[]string{"--rate-limit=on"}, "--rate-limit: 'on' is not one of off, execution_count"},
+		{[]string{"--rate-limit-resource=R"}, "--rate-limit-resource: 'R' is not <resource_name>:<count>"},
+		{[]string{"--rate-limit-resource=R:1:0:0"}, "'R:1:0:0' is not <resource_name>:<count>"},
+		{[]string{"--rate-limit-resource=R:-1"}, "the count '-1' is not an integer"},
+		{[]string{"--rate-limit-resource=R:1:-2"}, "the device '-2' is not a number"},
 		{[]string{"--model-control-mode=explicit"}, "model control mode 'explicit' is not in this version"},
 		{[]string{"--model-repository=s3://b/m"}, "repositories on s3:// are not in this version"},
 		{[]string{"--http-header-forward-pattern=("}, "--http-header-forward-pattern: error parsing regexp"},
@@ -157,3 +163,14 @@ backend-directory backend-config repoagent-directory cache-config cache-director
 pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size min-supported-compute-capability
 buffer-manager-thread-count host-policy model-load-gpu-limit allow-client-shm strict-model-config
 response-cache-byte-size trace-file trace-level trace-rate trace-count trace-log-frequency`
+
+func TestRateLimiter(t *testing.T) {
+	s, err := ParseServe([]string{"--model-repository=/m", "--rate-limit=EXECUTION_COUNT", "--rate-limit-resource=R1:4",
+		"--rate-limit-resource=r1:3", "--rate-limit-resource=R1:8:1"}, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(s.Config.RateLimit); got != "{true [{r1 3 -1} {r1 8 1}]}" {
+		t.Errorf("got %s", got)
+	}
+}

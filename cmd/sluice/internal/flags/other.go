@@ -28,8 +28,6 @@ func (s *Serve) later() []flag {
 		refused("allow-vertex-ai", "boolean", "the Vertex AI front end", "false"),
 		refused("vertex-ai-default-model", "string", "the Vertex AI front end"),
 		refused("cache-config", "string,string=string", "the response cache"),
-		refused("rate-limit", "string", "the rate limiter", "off"),
-		refused("rate-limit-resource", "string", "the rate limiter"),
 		refused("allow-client-shm", "boolean", "shared memory of clients", "false"),
 		refused("host-policy", "string,string=string", "host policies"),
 	}

@@ -87,6 +87,7 @@ func (s *Serve) table() *set {
 	return &set{groups: []group{
 		{"Server", s.server()}, {"Logging", s.logging()}, {"Model Repository", s.repository()}, {"HTTP", s.http()},
 		{"GRPC", s.grpc()}, {"Metrics", s.metrics()}, {"Tracing", s.tracing()}, {"Workers", s.workers()}, {"Backend", s.backend()},
+		{"Rate Limiter", s.rateLimiter()},
 		{"Not in this version", s.later()}, {"Accepted without effect", s.tuning()}, {"Deprecated", s.deprecated()},
 	}}
 }
