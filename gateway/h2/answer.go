@@ -1,0 +1,308 @@
+package h2
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// Header blocks are written without the dynamic table and without Huffman codes, so
+// that they depend on nothing. Source: RFC 7541, 6.2.2 and appendix A.
+const (
+	status200   = 0x88 // :status: 200, indexed
+	nameStatus  = 8    // :status
+	nameType    = 31   // content-type
+	typeGRPC    = "application/grpc"
+	typeDefault = "text/plain; charset=utf-8"
+)
+
+// appendField adds a literal field with a name of its own, never indexed by us.
+func appendField(b []byte, name, value string) []byte {
+	b = appendInt(append(b, 0), len(name))
+	b = appendInt(append(b, name...), len(value))
+	return append(b, value...)
+}
+
+// appendIndexed adds a literal field whose name is an entry of the static table.
+func appendIndexed(b []byte, name int, value string) []byte {
+	if name < 15 {
+		b = append(b, byte(name))
+	} else {
+		b = append(b, 15, byte(name-15))
+	}
+	return append(appendInt(b, len(value)), value...)
+}
+
+// appendInt adds a length as an integer of 7 bits prefix (RFC 7541, 5.1).
+func appendInt(b []byte, n int) []byte {
+	if n < 127 {
+		return append(b, byte(n))
+	}
+	b = append(b, 127)
+	for n -= 127; n >= 128; n >>= 7 {
+		b = append(b, byte(n)|0x80)
+	}
+	return append(b, byte(n))
+}
+
+func appendHeaders(b []byte, compressor string, fields []string) []byte {
+	b = append(b, status200)
+	b = appendIndexed(b, nameType, typeGRPC)
+	if compressor != "" {
+		b = appendField(b, "grpc-encoding", compressor)
+	}
+	return appendFields(b, fields)
+}
+
+func appendFields(b []byte, fields []string) []byte {
+	for i := 0; i+1 < len(fields); i += 2 {
+		name, value := strings.ToLower(fields[i]), fields[i+1]
+		if strings.HasSuffix(name, "-bin") {
+			value = base64.RawStdEncoding.EncodeToString([]byte(value))
+		}
+		if validName(name) && validValue(value) {
+			b = appendField(b, name, value)
+		}
+	}
+	return b
+}
+
+// binaryValue decodes a "-bin" header, padded or not; what is no base64 stays as it is.
+func binaryValue(v string) string {
+	b, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(v, "="))
+	if err != nil {
+		return v
+	}
+	return string(b)
+}
+
+// okTrailer ends a call that succeeded.
+const okTrailer = "\x00\x0bgrpc-status\x010"
+
+// appendStatus adds the trailers of a call's end.
+func appendStatus(b []byte, err error, fields []string) []byte {
+	if err == nil {
+		return appendFields(append(b, okTrailer...), fields)
+	}
+	s := statusOf(err)
+	b = appendField(b, "grpc-status", strconv.Itoa(int(s.Code())))
+	if s.Message() != "" {
+		b = appendField(b, "grpc-message", percent(s.Message()))
+	}
+	if p := s.Proto(); len(p.GetDetails()) > 0 {
+		if details, err := proto.Marshal(p); err == nil {
+			b = appendField(b, "grpc-status-details-bin", base64.RawStdEncoding.EncodeToString(details))
+		}
+	}
+	return appendFields(b, fields)
+}
+
+// statusOf reads the status of an error: its own, that of a context error, or Unknown as
+// with grpc-go. Refusals of memory are infer's.
+func statusOf(err error) *status.Status {
+	if s, ok := status.FromError(err); ok {
+		return s
+	}
+	var e *infer.Error
+	if errors.As(err, &e) && e.Code == infer.Unavailable {
+		return status.New(codes.Unavailable, err.Error())
+	}
+	return status.FromContextError(err)
+}
+
+// percent encodes a grpc-message. Source: "Percent-Encoded" in gRPC over HTTP2.
+func percent(s string) string {
+	plain := true
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' || s[i] == '%' {
+			plain = false
+			break
+		}
+	}
+	if plain {
+		return s
+	}
+	const hex = "0123456789ABCDEF"
+	b := make([]byte, 0, len(s)+16)
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '%' {
+			b = append(b, '%', hex[c>>4], hex[c&15])
+			continue
+		}
+		b = append(b, s[i])
+	}
+	return string(b)
+}
+
+// answer ends a call with its one message, whose parts it takes, or with an error. It
+// queues; flushing is the caller's.
+func (st *Stream) answer(parts mem.BufferSlice, err error) {
+	st.mu.Lock()
+	trailer, compressor := st.trailer, st.compressor
+	st.mu.Unlock()
+	c := st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if st.gone || c.ended != nil {
+		parts.Free()
+		return
+	}
+	c.strikesOK = true
+	if err != nil {
+		parts.Free()
+		c.failLocked(st, err, trailer)
+		return
+	}
+	compressed := byte(0)
+	if compressor != "" {
+		compressed = 1
+	}
+	n := parts.Len()
+	at := len(c.out.small)
+	c.out.small = appendFrame(c.out.small, 0, frameHeaders, flagEndHeaders, st.id)
+	c.out.small = appendHeaders(c.out.small, compressor, nil)
+	setLength(c.out.small[at:])
+	st.begun = true
+	total := len(st.out.prefix) + n
+	if n < byReference && len(c.sending) == 0 && int64(total) <= min(c.sendLeft, st.sendLeft) {
+		c.smallLocked(st, parts, n, compressed)
+		c.out.small = append(c.out.small, 0, 0, 0, frameHeaders, flagEndHeaders|flagEndStream, byte(st.id>>24), byte(st.id>>16),
+			byte(st.id>>8), byte(st.id))
+		at = len(c.out.small) - frameHeader
+		c.out.small = appendStatus(c.out.small, nil, trailer)
+		setLength(c.out.small[at:])
+		if !st.remoteEnd.Load() {
+			c.out.small = appendReset(c.out.small, st.id, codeNo)
+			c.stale = append(c.stale, st.id)
+		}
+		c.removeLocked(st)
+		return
+	}
+	st.queueLocked(parts, n, compressed)
+	st.out.trailer = appendStatus(nil, nil, trailer)
+}
+
+// smallLocked copies a message that the windows take.
+func (c *conn) smallLocked(st *Stream, parts mem.BufferSlice, n int, compressed byte) {
+	b := appendFrame(c.out.small, 5+n, frameData, 0, st.id)
+	b = append(b, compressed, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
+	for _, p := range parts {
+		b = append(b, p.ReadOnlyData()...)
+	}
+	c.out.small = b
+	c.sendLeft -= int64(5 + n)
+	st.sendLeft -= int64(5 + n)
+	parts.Free()
+}
+
+// queueLocked gives a message to the stream's output.
+func (st *Stream) queueLocked(parts mem.BufferSlice, n int, compressed byte) {
+	st.out = outgoing{parts: parts, at: -1, left: 5 + n, prefix: [5]byte{compressed, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}}
+	st.queued, st.moved = true, infer.Now()
+	st.c.sending = append(st.c.sending, st)
+}
+
+// failLocked ends a call with an error: in its trailers, or in its only header.
+func (c *conn) failLocked(st *Stream, err error, trailer []string) {
+	var b []byte
+	var plain httpStatus
+	switch {
+	case errors.As(err, &plain):
+		b = appendIndexed(b, nameStatus, strconv.Itoa(int(plain)))
+		b = appendIndexed(b, nameType, typeDefault)
+	case st.begun:
+		b = appendStatus(b, err, trailer)
+	default:
+		b = appendStatus(appendHeaders(b, "", nil), err, trailer)
+	}
+	if st.queued { // a message of a stream that has not left: the end comes behind it
+		st.out.trailer = b
+		return
+	}
+	c.endLocked(st, b)
+}
+
+// setLength writes the length of the frame that b is.
+func setLength(b []byte) {
+	n := len(b) - frameHeader
+	b[0], b[1], b[2] = byte(n>>16), byte(n>>8), byte(n)
+}
+
+// run answers a call, on a goroutine of the crew.
+func (st *Stream) run() {
+	c := st.c
+	if st.method.hot != nil {
+		parts, err := st.serve()
+		st.answer(parts, err)
+	} else {
+		st.method.served.run(st)
+	}
+	st.cancel(context.Canceled)
+	c.mu.Lock()
+	c.calls--
+	c.mu.Unlock()
+	c.flush(true)
+}
+
+// serve runs a Method's call.
+func (st *Stream) serve() (parts mem.BufferSlice, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			st.c.s.deps.Log.Error("gRPC: a method panicked", "method", st.method.name, "panic", p)
+			parts, err = nil, status.Error(codes.Internal, "internal error")
+		}
+	}()
+	if err := st.wait(); err != nil {
+		st.call.Abort(err)
+		return nil, err
+	}
+	memory, data, err := st.message()
+	if err != nil {
+		st.call.Abort(err)
+		return nil, err
+	}
+	if parts, err = st.call.Serve(memory, data); err != nil {
+		return nil, err
+	}
+	return st.compressed(parts)
+}
+
+// message takes the message, decompressed.
+func (st *Stream) message() (*infer.Buffer, []byte, error) {
+	in := &st.in
+	memory, data := in.memory, in.data
+	in.memory, in.data = nil, nil
+	if !in.compressed {
+		return memory, data, nil
+	}
+	defer memory.Release()
+	return st.c.s.decompress(st.head.encoding, data, st.call)
+}
+
+// compressed encodes an answer as the handler wishes. Nothing is compressed that its
+// encoding makes larger.
+func (st *Stream) compressed(parts mem.BufferSlice) (mem.BufferSlice, error) {
+	st.mu.Lock()
+	name := st.compressor
+	st.mu.Unlock()
+	if name == "" {
+		return parts, nil
+	}
+	z := encoding.GetCompressor(name)
+	if z == nil {
+		parts.Free()
+		return nil, status.Errorf(codes.Internal, "no compressor %q", name)
+	}
+	defer parts.Free()
+	return compress(z, parts)
+}

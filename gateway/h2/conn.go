@@ -1,0 +1,323 @@
+package h2
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// conn is one connection. serve is its goroutine.
+type conn struct {
+	s      *Server
+	nc     net.Conn
+	remote net.Addr
+	secure bool
+
+	// The reading goroutine's alone.
+	buf        []byte // what was read: buf[r:w] is not used up
+	r, w       int
+	headers    *headerReader
+	block      []byte // a header block that is continued
+	blockHead  head   // of its HEADERS frame
+	blocks     int    // frames of it
+	lastID     uint32 // highest stream that the peer opened
+	recvLeft   int64  // bytes that the peer may send on the connection
+	uncredited int64
+	receiving  map[uint32]*Stream // whose message or end has not arrived
+	begun      []*Stream          // in this burst, not dispatched yet
+	guard      guard
+	news       bool // something was queued that nobody is about to write
+
+	read   atomic.Int64  // when the peer was last heard, on the clock of infer.Now
+	opened atomic.Uint32 // lastID, for others
+
+	mu        sync.Mutex
+	streams   map[uint32]*Stream
+	calls     int // handlers that run, also of streams that are gone
+	out       output
+	spare     output    // of the last write, for its memory
+	writing   int64     // since when a write lasts, on the clock of infer.Now; 0: none does
+	stale     []uint32  // answered before their client had ended: still in receiving
+	sending   []*Stream // with data that a window or their turn holds back
+	sendLeft  int64     // bytes that we may send on the connection
+	peerInit  int64     // window of a new stream
+	peerFrame int       // largest frame that the peer takes
+	flushing  bool
+	draining  bool   // GOAWAY was sent: lastOK is the last stream that is served
+	lastOK    uint32 // maxStreamID until the second GOAWAY
+	ended     error  // why the connection is over
+	strikesOK bool   // something was sent since the peer's last ping
+	pinged    bool   // our keepalive waits for its answer
+	alive     *time.Timer
+	age       *time.Timer
+	flushers  sync.WaitGroup
+}
+
+const readBuffer = 32 << 10
+
+func newConn(s *Server, nc net.Conn) *conn {
+	return &conn{s: s, nc: nc, remote: nc.RemoteAddr(), headers: newHeaderReader(s.cfg.MaxHeaderBytes),
+		recvLeft: int64(s.cfg.ConnectionWindow), receiving: map[uint32]*Stream{}, streams: map[uint32]*Stream{}, sendLeft: initialWindow, peerInit: initialWindow,
+		peerFrame: minMaxFrame, lastOK: maxStreamID, guard: newGuard(s.cfg.MinPingInterval)}
+}
+
+// serve reads until the connection is over.
+func (c *conn) serve() {
+	err := c.handshake()
+	if err == nil {
+		err = c.loop()
+	}
+	var fault *connError
+	if errors.As(err, &fault) {
+		c.goAway(fault)
+		c.s.deps.Log.Debug("gRPC: connection ended", "remote", c.remote, "error", fault.text)
+	}
+	c.close(err)
+	for _, st := range c.receiving {
+		c.abandon(st, context.Canceled)
+	}
+	c.flushers.Wait()
+}
+
+// handshake is TLS, the client's preface, and our settings.
+func (c *conn) handshake() error {
+	if err := c.nc.SetDeadline(time.Now().Add(c.s.cfg.HandshakeTimeout)); err != nil {
+		return err
+	}
+	if t := c.s.cfg.TLS; t != nil {
+		tc := tls.Server(c.nc, t)
+		if err := tc.Handshake(); err != nil {
+			return err
+		}
+		if p := tc.ConnectionState().NegotiatedProtocol; p != "h2" {
+			return fmt.Errorf("h2: the client negotiated %q", p)
+		}
+		c.nc, c.secure = tc, true
+	}
+	c.buf = make([]byte, readBuffer)
+	if err := c.need(len(preface)); err != nil {
+		return err
+	}
+	if string(c.buf[:len(preface)]) != preface {
+		return errors.New("h2: no HTTP/2 preface")
+	}
+	c.r += len(preface)
+	if err := c.nc.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	b := appendFrame(c.out.small, 5*6, frameSettings, 0, 0)
+	b = appendSetting(b, settingStreams, c.s.cfg.MaxStreams)
+	b = appendSetting(b, settingWindow, uint32(c.s.cfg.StreamWindow))
+	b = appendSetting(b, settingFrame, uint32(c.s.cfg.MaxFrame))
+	b = appendSetting(b, settingHeaderList, uint32(c.s.cfg.MaxHeaderBytes))
+	b = appendSetting(b, settingTableSize, 4096)
+	if n := c.s.cfg.ConnectionWindow - initialWindow; n > 0 {
+		b = appendWindow(b, 0, n)
+	}
+	c.out.small = b
+	c.mu.Unlock()
+	c.news = true // they leave before the reader blocks
+	c.startTimers()
+	return nil
+}
+
+// loop reads frames. Calls whose messages are not complete when nothing more has
+// arrived are begun all the same: their handlers wait.
+func (c *conn) loop() error {
+	first := true
+	for {
+		if c.w-c.r < frameHeader {
+			c.settle()
+		}
+		if err := c.need(frameHeader); err != nil {
+			return err
+		}
+		h := parseHead(c.buf[c.r:])
+		if first && (h.kind != frameSettings || h.has(flagAck)) {
+			return &connError{codeProtocol, "the first frame is not SETTINGS"}
+		}
+		first = false
+		if h.length > c.s.cfg.MaxFrame {
+			return &connError{codeFrameSize, "frame larger than SETTINGS_MAX_FRAME_SIZE"}
+		}
+		c.r += frameHeader
+		if c.blockHead.length > 0 && (h.kind != frameContinuation || h.stream != c.blockHead.stream) {
+			return &connError{codeProtocol, "header block interrupted"}
+		}
+		if err := c.frame(h); err != nil {
+			return err
+		}
+	}
+}
+
+// settle is called before the reader may block: it lets go what waits for more.
+func (c *conn) settle() {
+	for i, st := range c.begun {
+		if !st.dispatched && !st.discard {
+			c.dispatch(st)
+		}
+		c.begun[i] = nil
+	}
+	c.begun = c.begun[:0]
+	c.forgetStale()
+	if c.news {
+		c.news = false
+		c.flushAside()
+	}
+}
+
+// need makes buf[r:] hold n bytes, n at most half of the buffer or what it grows to.
+func (c *conn) need(n int) error {
+	if c.w-c.r >= n {
+		return nil
+	}
+	if c.r > 0 {
+		c.w = copy(c.buf, c.buf[c.r:c.w])
+		c.r = 0
+	}
+	if n > len(c.buf) {
+		grown := make([]byte, n)
+		copy(grown, c.buf[:c.w])
+		c.buf = grown
+	}
+	for c.w < n {
+		got, err := c.nc.Read(c.buf[c.w:])
+		c.w += got
+		if err != nil && c.w < n {
+			if err == io.EOF && c.w > 0 {
+				return io.ErrUnexpectedEOF
+			}
+			return err
+		}
+	}
+	c.read.Store(infer.Now())
+	return nil
+}
+
+// take gives the next n bytes, valid until the next read.
+func (c *conn) take(n int) ([]byte, error) {
+	if err := c.need(n); err != nil {
+		return nil, err
+	}
+	b := c.buf[c.r : c.r+n : c.r+n]
+	c.r += n
+	return b, nil
+}
+
+func (c *conn) frame(h head) error {
+	if h.kind == frameData {
+		return c.data(h)
+	}
+	switch {
+	case h.kind > frameContinuation:
+		if err := c.guard.control(); err != nil {
+			return err
+		}
+		return c.skip(h.length) // unknown types are ignored (RFC 9113, 5.5)
+	case h.kind == frameHeaders || h.kind == frameContinuation:
+		if h.length > c.s.cfg.MaxHeaderBytes+256 {
+			return &connError{codeEnhanceYourCalm, "header frame too large"}
+		}
+	case h.length > maxControl:
+		return &connError{codeFrameSize, "control frame too large"}
+	}
+	b, err := c.take(h.length)
+	if err != nil {
+		return err
+	}
+	switch h.kind {
+	case frameHeaders:
+		return c.headersFrame(h, b)
+	case frameContinuation:
+		return c.continuation(h, b)
+	case framePush:
+		return &connError{codeProtocol, "a client may not push"}
+	case frameReset:
+		return c.resetFrame(h, b)
+	case frameWindow:
+		return c.windowFrame(h, b)
+	}
+	if err := c.guard.control(); err != nil {
+		return err
+	}
+	switch h.kind {
+	case framePriority:
+		switch {
+		case h.stream == 0:
+			return &connError{codeProtocol, "PRIORITY on stream 0"}
+		case len(b) != 5:
+			return &connError{codeFrameSize, "PRIORITY frame of a wrong size"}
+		case binary.BigEndian.Uint32(b)&maxStreamID == h.stream:
+			return &connError{codeProtocol, "stream depends on itself"}
+		}
+	case frameSettings:
+		return c.settings(h, b)
+	case framePing:
+		return c.ping(h, b)
+	case frameGoAway:
+		if h.stream != 0 || len(b) < 8 {
+			return &connError{codeProtocol, "malformed GOAWAY"}
+		}
+	}
+	return nil
+}
+
+// maxControl bounds SETTINGS, GOAWAY and such.
+const maxControl = 16 << 10
+
+// skip passes n bytes over.
+func (c *conn) skip(n int) error {
+	for n > 0 {
+		if c.r == c.w {
+			if err := c.need(1); err != nil {
+				return err
+			}
+		}
+		step := min(n, c.w-c.r)
+		c.r += step
+		n -= step
+	}
+	return nil
+}
+
+// close ends the connection and every call on it; the first reason counts.
+func (c *conn) close(err error) {
+	if err == nil {
+		err = io.EOF
+	}
+	c.mu.Lock()
+	if c.ended != nil {
+		c.mu.Unlock()
+		return
+	}
+	c.ended = err
+	streams := make([]*Stream, 0, len(c.streams))
+	for _, st := range c.streams {
+		c.removeLocked(st)
+		streams = append(streams, st)
+	}
+	if c.alive != nil {
+		c.alive.Stop()
+	}
+	if c.age != nil {
+		c.age.Stop()
+	}
+	if !c.flushing { // else whoever writes drops it
+		c.out.drop()
+	}
+	c.mu.Unlock()
+	_ = c.nc.Close() // what it still had to say is said or lost
+	for _, st := range streams {
+		st.cancel(context.Canceled)
+	}
+}

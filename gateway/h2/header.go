@@ -1,0 +1,242 @@
+package h2
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/metadata"
+)
+
+// header is the head of one call. It is never changed once it is parsed: calls whose
+// header blocks are equal share it.
+type header struct {
+	path        string
+	authority   string
+	contentType string
+	encoding    string // grpc-encoding; "" is identity
+	accept      string // grpc-accept-encoding
+	timeout     time.Duration
+	timed       bool // grpc-timeout was given
+	fields      []hpack.HeaderField
+
+	method    string
+	scheme    string
+	regular   bool   // a regular field was seen: no pseudo field may follow
+	size      int    // as RFC 9113, 6.5.2 counts
+	malformed string // why the call is malformed (RFC 9113, 8.1.1); "" where it is not
+	large     bool   // over the limit
+}
+
+// get is the first value of a header, "" where there is none.
+func (h *header) get(key string) string {
+	for i := range h.fields {
+		if h.fields[i].Name == key {
+			return h.fields[i].Value
+		}
+	}
+	return ""
+}
+
+// metadata is the header as grpc-go's services know it.
+func (h *header) metadata() metadata.MD {
+	md := make(metadata.MD, len(h.fields)+1)
+	if h.authority != "" {
+		md[":authority"] = []string{h.authority}
+	}
+	for i := range h.fields {
+		f := &h.fields[i]
+		switch f.Name {
+		case "te", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding":
+			continue
+		}
+		value := f.Value
+		if strings.HasSuffix(f.Name, "-bin") {
+			value = binaryValue(value)
+		}
+		md[f.Name] = append(md[f.Name], value)
+	}
+	return md
+}
+
+// add takes one field; the rules are those of RFC 9113, 8.2 and 8.3.
+func (h *header) add(f hpack.HeaderField, limit int) {
+	h.size += int(f.Size())
+	if h.size > limit {
+		h.large = true
+		return
+	}
+	if strings.HasPrefix(f.Name, ":") {
+		h.pseudo(f)
+		return
+	}
+	h.regular = true
+	switch f.Name {
+	case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
+		h.fault("connection-specific header " + f.Name)
+	case "te":
+		if f.Value != "trailers" {
+			h.fault("header te is not trailers")
+		}
+	case "content-type":
+		h.contentType = f.Value
+	case "grpc-encoding":
+		h.encoding = f.Value
+	case "grpc-accept-encoding":
+		h.accept = f.Value
+	case "grpc-timeout":
+		d, ok := parseTimeout(f.Value)
+		if !ok {
+			h.fault("malformed grpc-timeout")
+		}
+		h.timeout, h.timed = d, true
+	default:
+		if !validName(f.Name) {
+			h.fault("invalid header name")
+		}
+	}
+	if !validValue(f.Value) {
+		h.fault("invalid header value")
+	}
+	h.fields = append(h.fields, f)
+}
+
+func (h *header) pseudo(f hpack.HeaderField) {
+	set := func(p *string) {
+		if *p != "" || f.Value == "" {
+			h.fault("pseudo-header " + f.Name + " twice or empty")
+		}
+		*p = f.Value
+	}
+	if h.regular {
+		h.fault("pseudo-header behind a regular one")
+	}
+	switch f.Name {
+	case ":path":
+		set(&h.path)
+	case ":method":
+		set(&h.method)
+	case ":scheme":
+		set(&h.scheme)
+	case ":authority":
+		h.authority = f.Value
+	default:
+		h.fault("unknown pseudo-header")
+	}
+}
+
+func (h *header) fault(text string) {
+	if h.malformed == "" {
+		h.malformed = text
+	}
+}
+
+// finish checks what must be there.
+func (h *header) finish() {
+	if h.method == "" || h.path == "" || h.scheme == "" {
+		h.fault("missing pseudo-header")
+	}
+}
+
+// validName says that a name is a lower-case token (RFC 9113, 8.2.1).
+func validName(name string) bool {
+	if name == "" {
+		return false
+	}
+	for i := range len(name) {
+		c := name[i]
+		if c <= ' ' || c >= 0x7f || c == ':' || 'A' <= c && c <= 'Z' {
+			return false
+		}
+	}
+	return true
+}
+
+func validValue(v string) bool {
+	for i := range len(v) {
+		if c := v[i]; c == 0 || c == '\n' || c == '\r' {
+			return false
+		}
+	}
+	return true
+}
+
+// parseTimeout reads grpc-timeout: up to eight digits and a unit.
+// Source: "Timeout" in gRPC over HTTP2.
+func parseTimeout(s string) (time.Duration, bool) {
+	if len(s) < 2 || len(s) > 9 {
+		return 0, false
+	}
+	for i := range len(s) - 1 {
+		if s[i] < '0' || s[i] > '9' {
+			return 0, false
+		}
+	}
+	n, err := strconv.ParseInt(s[:len(s)-1], 10, 64)
+	if err != nil {
+		return 0, false
+	}
+	unit, ok := map[byte]time.Duration{'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond,
+		'n': time.Nanosecond}[s[len(s)-1]]
+	if !ok {
+		return 0, false
+	}
+	if n > int64((1<<63-1)/unit) {
+		return 1<<63 - 1, true
+	}
+	return time.Duration(n) * unit, true
+}
+
+// headerReader decodes header blocks of one connection. A client's calls are mostly
+// alike, so the last block that consists of indexed fields alone, which change nothing
+// in the table, is kept with what it says.
+type headerReader struct {
+	dec   *hpack.Decoder
+	limit int
+	into  *header
+
+	block  []byte // an indexed-only block
+	parsed *header
+}
+
+func newHeaderReader(limit int) *headerReader {
+	r := &headerReader{limit: limit}
+	r.dec = hpack.NewDecoder(4096, func(f hpack.HeaderField) { r.into.add(f, limit) })
+	r.dec.SetMaxStringLength(limit)
+	return r
+}
+
+// read decodes one complete block.
+func (r *headerReader) read(block []byte) (*header, error) {
+	if r.parsed != nil && bytes.Equal(block, r.block) {
+		return r.parsed, nil
+	}
+	h := &header{}
+	r.into = h
+	_, err := r.dec.Write(block)
+	if err == nil {
+		err = r.dec.Close()
+	}
+	if err != nil {
+		return nil, &connError{codeCompression, "header block: " + err.Error()}
+	}
+	h.finish()
+	r.parsed = nil
+	if indexedOnly(block) {
+		r.block, r.parsed = append(r.block[:0], block...), h
+	}
+	return h, nil
+}
+
+// indexedOnly says that every field of a block is one byte that names an entry of a
+// table (RFC 7541, 6.1).
+func indexedOnly(block []byte) bool {
+	for _, b := range block {
+		if b < 0x80 || b == 0xff {
+			return false
+		}
+	}
+	return len(block) > 0
+}

@@ -1,0 +1,501 @@
+package h2
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// maxBlocks bounds the frames of one header block.
+const maxBlocks = 64
+
+// headersFrame takes a HEADERS frame.
+func (c *conn) headersFrame(h head, b []byte) error {
+	if h.stream%2 == 0 {
+		return &connError{codeProtocol, "HEADERS on a stream that is not the client's"}
+	}
+	block, err := unpad(h, b)
+	if err != nil {
+		return err
+	}
+	if h.has(flagEndHeaders) {
+		return c.headersDone(h, block)
+	}
+	c.block = append(c.block[:0], block...)
+	c.blockHead, c.blocks = h, 1
+	c.blockHead.length = max(h.length, 1) // marks that a block is open
+	return nil
+}
+
+func (c *conn) continuation(h head, b []byte) error {
+	if c.blockHead.length == 0 {
+		return &connError{codeProtocol, "CONTINUATION without a header block"}
+	}
+	c.blocks++
+	if len(c.block)+len(b) > c.s.cfg.MaxHeaderBytes || c.blocks > maxBlocks {
+		return &connError{codeEnhanceYourCalm, "header block too large"}
+	}
+	c.block = append(c.block, b...)
+	if !h.has(flagEndHeaders) {
+		return nil
+	}
+	first := c.blockHead
+	c.blockHead = head{}
+	return c.headersDone(first, c.block)
+}
+
+func (c *conn) headersDone(h head, block []byte) error {
+	hd, err := c.headers.read(block)
+	if err != nil {
+		return err
+	}
+	if st := c.receiving[h.stream]; st != nil {
+		if !h.has(flagEndStream) {
+			return &connError{codeProtocol, "trailers that don't end their stream"}
+		}
+		return c.endStream(st)
+	}
+	if h.stream <= c.lastID {
+		return c.guard.control() // trailers of a call that is over here
+	}
+	c.lastID = h.stream
+	c.opened.Store(h.stream)
+	return c.open(h, hd)
+}
+
+// open begins a call.
+func (c *conn) open(h head, hd *header) error {
+	if hd.malformed != "" {
+		if err := c.guard.reset(); err != nil {
+			return err
+		}
+		return c.control(appendReset, h.stream, codeProtocol)
+	}
+	st := &Stream{c: c, id: h.stream, head: hd}
+	st.recvLeft.Store(int64(c.s.cfg.StreamWindow))
+	if hd.timed {
+		st.deadline = time.Now().Add(hd.timeout)
+	}
+	c.mu.Lock()
+	refused := len(c.streams) >= int(c.s.cfg.MaxStreams) || c.calls >= 2*int(c.s.cfg.MaxStreams) || h.stream > c.lastOK || c.ended != nil
+	if !refused {
+		st.sendLeft = c.peerInit
+		c.streams[h.stream] = st
+	}
+	c.mu.Unlock()
+	if refused {
+		if err := c.guard.reset(); err != nil {
+			return err
+		}
+		return c.control(appendReset, h.stream, codeRefusedStream)
+	}
+	if hd.timed {
+		st.timer = time.AfterFunc(hd.timeout, st.expire)
+	}
+	c.receiving[h.stream] = st
+	if err := c.admit(st); err != nil {
+		c.refuse(st, err)
+	}
+	if h.has(flagEndStream) {
+		return c.endStream(st)
+	}
+	if !st.dispatched && !st.discard {
+		c.begun = append(c.begun, st)
+	}
+	return nil
+}
+
+// httpStatus is an answer below gRPC: the request is none of its calls.
+type httpStatus int
+
+func (httpStatus) Error() string { return "h2: no gRPC request" }
+
+// admit finds the method and asks it.
+func (c *conn) admit(st *Stream) (err error) {
+	hd := st.head
+	switch {
+	case hd.large:
+		return status.Errorf(codes.ResourceExhausted, "headers larger than %d bytes", c.s.cfg.MaxHeaderBytes)
+	case hd.method != "POST":
+		return httpStatus(405)
+	case hd.contentType != "application/grpc" && !strings.HasPrefix(hd.contentType, "application/grpc+") &&
+		!strings.HasPrefix(hd.contentType, "application/grpc;"):
+		return httpStatus(415)
+	}
+	m := c.s.methods[hd.path]
+	if m == nil {
+		return c.s.unknown(hd.path)
+	}
+	if hd.encoding != "" && hd.encoding != "identity" && encoding.GetCompressor(hd.encoding) == nil {
+		return status.Errorf(codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", hd.encoding)
+	}
+	if hd.timed && hd.timeout <= 0 {
+		return status.Error(codes.DeadlineExceeded, context.DeadlineExceeded.Error())
+	}
+	st.method = m
+	switch {
+	case m.hot != nil:
+		st.call, err = m.hot.Begin(st)
+	case m.served.stream != nil:
+		c.dispatch(st)
+	}
+	return err
+}
+
+// unknown is grpc-go's answer for a path that leads nowhere.
+func (s *Server) unknown(path string) error {
+	service, name, ok := cutLast(strings.TrimPrefix(path, "/"))
+	if !ok || !strings.HasPrefix(path, "/") {
+		return status.Errorf(codes.Unimplemented, "malformed method name: %q", path)
+	}
+	if _, known := s.services[service]; !known {
+		return status.Errorf(codes.Unimplemented, "unknown service %v", service)
+	}
+	return status.Errorf(codes.Unimplemented, "unknown method %v for service %v", name, service)
+}
+
+func cutLast(s string) (before, after string, ok bool) {
+	if i := strings.LastIndexByte(s, '/'); i >= 0 {
+		return s[:i], s[i+1:], true
+	}
+	return "", "", false
+}
+
+// refuse answers a call that is not dispatched with an error, and passes over what
+// comes of it.
+func (c *conn) refuse(st *Stream, err error) {
+	if st.discard {
+		return
+	}
+	st.discard = true
+	delete(c.receiving, st.id)
+	if st.call != nil {
+		st.call.Abort(err)
+	}
+	st.in.drop()
+	st.answer(nil, err)
+	st.cancel(context.Canceled)
+	c.news = true
+}
+
+// dispatch lets a call run. Where its message is not complete, it waits for it.
+func (c *conn) dispatch(st *Stream) {
+	st.dispatched = true
+	if !st.in.complete {
+		st.arrived = make(chan struct{})
+	}
+	c.mu.Lock()
+	c.calls++
+	c.mu.Unlock()
+	c.s.crew.run(st)
+}
+
+// data takes a DATA frame.
+func (c *conn) data(h head) error {
+	if h.stream == 0 {
+		return &connError{codeProtocol, "DATA on stream 0"}
+	}
+	if c.recvLeft -= int64(h.length); c.recvLeft < 0 {
+		return &connError{codeFlowControl, "more DATA than the connection's window"}
+	}
+	st := c.receiving[h.stream]
+	if st == nil {
+		if h.stream > c.lastID || h.stream%2 == 0 {
+			return &connError{codeProtocol, "DATA on an idle stream"}
+		}
+		if h.length == 0 {
+			if err := c.guard.control(); err != nil {
+				return err
+			}
+		}
+		if err := c.skip(h.length); err != nil {
+			return err
+		}
+		return c.credit(nil, h.length)
+	}
+	if st.recvLeft.Add(-int64(h.length)) < 0 {
+		return &connError{codeFlowControl, "more DATA than the stream's window"}
+	}
+	n, pad := h.length, 0
+	if h.has(flagPadded) {
+		b, err := c.take(min(1, n))
+		if err != nil {
+			return err
+		}
+		if len(b) == 0 || int(b[0]) >= n {
+			return &connError{codeProtocol, "padding longer than its frame"}
+		}
+		pad = int(b[0])
+		n -= 1 + pad
+	}
+	if n == 0 && !h.has(flagEndStream) {
+		if err := c.guard.control(); err != nil {
+			return err
+		}
+	}
+	if err := c.payload(st, n); err != nil {
+		return err
+	}
+	if err := c.skip(pad); err != nil {
+		return err
+	}
+	if h.has(flagEndStream) {
+		if err := c.credit(nil, h.length); err != nil {
+			return err
+		}
+		return c.endStream(st)
+	}
+	return c.credit(st, h.length)
+}
+
+// payload takes n bytes of a call's messages.
+func (c *conn) payload(st *Stream, n int) error {
+	for n > 0 {
+		in := &st.in
+		if st.discard || in.complete {
+			return c.skip(n)
+		}
+		if in.have < len(in.prefix) {
+			b, err := c.take(min(n, len(in.prefix)-in.have))
+			if err != nil {
+				return err
+			}
+			in.have += copy(in.prefix[in.have:], b)
+			n -= len(b)
+			if in.have < len(in.prefix) {
+				return nil
+			}
+			if err := c.message(st, n); err != nil {
+				c.fail(st, err)
+			}
+			continue
+		}
+		chunk := min(int64(n), int64(len(in.data))-in.got)
+		if err := c.readInto(in.data[in.got : in.got+chunk]); err != nil {
+			return err
+		}
+		in.got += chunk
+		n -= int(chunk)
+		switch {
+		case in.got == in.length:
+			c.complete(st)
+		case in.got == int64(len(in.data)):
+			if err := c.grow(st); err != nil {
+				c.fail(st, err)
+			}
+		}
+	}
+	return nil
+}
+
+// peek is how much of a large message is looked at to place it.
+const peek = 1 << 10
+
+// message begins a message, of which the frame still has n bytes.
+func (c *conn) message(st *Stream, n int) error {
+	in := &st.in
+	length := int64(binary.BigEndian.Uint32(in.prefix[1:]))
+	switch in.prefix[0] {
+	case 0:
+	case 1:
+		if e := st.head.encoding; e == "" || e == "identity" {
+			return status.Error(codes.Internal, "grpc: compressed flag set with identity or empty encoding")
+		}
+		in.compressed = true
+	default:
+		return status.Errorf(codes.Internal, "grpc: received unexpected payload format %d", in.prefix[0])
+	}
+	if length > c.s.cfg.MaxMessage {
+		return status.Errorf(codes.ResourceExhausted, "grpc: received message larger than max (%d vs. %d)", length, c.s.cfg.MaxMessage)
+	}
+	if in.length = length; length == 0 {
+		c.complete(st)
+		return nil
+	}
+	if err := c.need(min(n, peek, len(c.buf)/2)); err != nil {
+		return err
+	}
+	return in.place(st, min(length, trusted), c.buf[c.r:min(c.w, c.r+n)])
+}
+
+// trusted is how much memory a message gets on its announced length alone; a longer one
+// gets more as it comes, and is copied then.
+const trusted = 4 << 20
+
+// place takes memory for size bytes of the message, which begins with first.
+func (in *incoming) place(st *Stream, size int64, first []byte) error {
+	var memory *infer.Buffer
+	var err error
+	if st.call != nil && !in.compressed {
+		memory, err = st.call.Memory(size, first)
+	} else {
+		memory, err = st.c.s.deps.Memory.Body(size)
+	}
+	if err != nil {
+		return err
+	}
+	in.memory, in.data = memory, memory.Data[int64(len(memory.Data))-size:]
+	return nil
+}
+
+// grow gives a message whose memory is full four times as much.
+func (c *conn) grow(st *Stream) error {
+	in := &st.in
+	old, had := in.memory, in.data
+	defer old.Release()
+	in.memory, in.data = nil, nil
+	if err := in.place(st, min(in.length, 4*int64(len(had))), had[:min(len(had), peek)]); err != nil {
+		return err
+	}
+	copy(in.data, had)
+	return nil
+}
+
+// complete ends a message.
+func (c *conn) complete(st *Stream) {
+	in := &st.in
+	if st.method.streams() {
+		st.inbox.put(st, in)
+		*in = incoming{}
+		return
+	}
+	in.complete = true
+	if st.dispatched && !st.arrive(nil) {
+		in.drop()
+	}
+}
+
+// fail ends a call whose message can't be received.
+func (c *conn) fail(st *Stream, err error) {
+	st.in.drop()
+	if !st.dispatched {
+		c.refuse(st, err)
+		return
+	}
+	st.discard = true
+	if st.method.streams() {
+		st.inbox.end(st, err)
+		return
+	}
+	st.arrive(err)
+}
+
+// errShort is what a call hears whose stream ended early; grpc-go says the same.
+var errShort = status.Error(codes.Internal, io.ErrUnexpectedEOF.Error())
+
+// endStream is the end of what the client sends.
+func (c *conn) endStream(st *Stream) error {
+	delete(c.receiving, st.id)
+	st.remoteEnd.Store(true)
+	if st.discard {
+		return nil
+	}
+	switch {
+	case st.method.streams():
+		if st.in.have > 0 {
+			c.fail(st, errShort)
+			return nil
+		}
+		st.inbox.end(st, io.EOF)
+	case !st.in.complete:
+		c.fail(st, errShort)
+	case !st.dispatched:
+		c.dispatch(st)
+	}
+	return nil
+}
+
+// abandon ends what is left of a call that the client reset, or whose connection ended.
+func (c *conn) abandon(st *Stream, err error) {
+	delete(c.receiving, st.id)
+	st.remoteEnd.Store(true)
+	st.cancel(err)
+	switch {
+	case st.discard:
+	case !st.dispatched:
+		st.discard = true
+		if st.call != nil {
+			st.call.Abort(err)
+		}
+		st.in.drop()
+	case st.method.streams():
+		st.in.drop()
+		st.inbox.end(st, err)
+	case !st.in.complete:
+		st.in.drop()
+		st.arrive(err)
+	}
+}
+
+// drop gives back the memory of a message that nobody takes.
+func (in *incoming) drop() {
+	in.memory.Release()
+	in.memory, in.data = nil, nil
+}
+
+// readInto fills dst: from the buffer, and large rests directly.
+func (c *conn) readInto(dst []byte) error {
+	n := copy(dst, c.buf[c.r:c.w])
+	c.r += n
+	dst = dst[n:]
+	if len(dst) == 0 {
+		return nil
+	}
+	if len(dst) >= len(c.buf)/2 {
+		_, err := io.ReadFull(c.nc, dst)
+		c.read.Store(infer.Now())
+		return err
+	}
+	b, err := c.take(len(dst))
+	copy(dst, b)
+	return err
+}
+
+// credit counts DATA that was taken, and lets the peer send more when half a window is.
+// st is nil where its stream needs none.
+func (c *conn) credit(st *Stream, n int) error {
+	c.uncredited += int64(n)
+	if c.uncredited >= int64(c.s.cfg.ConnectionWindow)/2 {
+		c.recvLeft += c.uncredited
+		n := int(c.uncredited)
+		c.uncredited = 0
+		c.mu.Lock()
+		c.out.small = appendWindow(c.out.small, 0, n)
+		c.mu.Unlock()
+		c.news = true
+	}
+	if st == nil || st.method != nil && st.method.streams() {
+		return nil // of streams, the handler credits what it has read
+	}
+	if st.creditBy(n) {
+		c.news = true
+	}
+	return nil
+}
+
+// creditBy counts bytes of a stream that were taken. It queues an update for every half
+// window, and says so.
+func (st *Stream) creditBy(n int) bool {
+	sum := st.uncredited.Add(int64(n))
+	if sum < int64(st.c.s.cfg.StreamWindow)/2 || st.remoteEnd.Load() {
+		return false
+	}
+	st.uncredited.Add(-sum)
+	st.recvLeft.Add(sum)
+	c := st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if st.gone || c.ended != nil {
+		return false
+	}
+	c.out.small = appendWindow(c.out.small, st.id, int(sum))
+	return true
+}

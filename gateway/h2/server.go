@@ -1,0 +1,245 @@
+package h2
+
+import (
+	"context"
+	"errors"
+	"net"
+	"reflect"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// Server is a gRPC server. Make it with New, add services, then call Serve for each
+// listener; Shutdown ends it.
+type Server struct {
+	cfg      Config
+	deps     Deps
+	methods  map[string]*method // by path; not changed once Serve was called
+	services map[string]grpc.ServiceInfo
+
+	crew    crew
+	serving sync.WaitGroup // connections
+
+	mu        sync.Mutex
+	listeners map[net.Listener]struct{}
+	conns     map[*conn]struct{}
+	stopping  bool
+	empty     chan struct{} // closed when stopping and no connection is left
+}
+
+var _ grpc.ServiceRegistrar = (*Server)(nil)
+
+// New makes a server without services.
+func New(cfg Config, deps Deps) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if deps.Memory == nil || deps.Codec == nil || deps.Log == nil {
+		return nil, infer.Errorf(infer.Internal, "h2: a server needs memory, a codec and a log")
+	}
+	return &Server{cfg: cfg, deps: deps, methods: map[string]*method{}, services: map[string]grpc.ServiceInfo{},
+		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, empty: make(chan struct{})}, nil
+}
+
+// Handle makes a Method answer the calls of a path, "/package.Service/Method", in place
+// of a registered service's. It must be called before Serve.
+func (s *Server) Handle(path string, m Method) { s.methods[path] = &method{name: path, hot: m} }
+
+// RegisterService is grpc.ServiceRegistrar's. As there, a service that does not
+// implement its interface is a bug that ends the program.
+func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	if impl != nil && desc.HandlerType != nil {
+		if want := reflect.TypeOf(desc.HandlerType).Elem(); !reflect.TypeOf(impl).Implements(want) {
+			panic("h2: " + reflect.TypeOf(impl).String() + " does not implement " + want.String())
+		}
+	}
+	info := grpc.ServiceInfo{Metadata: desc.Metadata}
+	add := func(name string, r *registered, client, server bool) {
+		info.Methods = append(info.Methods, grpc.MethodInfo{Name: name, IsClientStream: client, IsServerStream: server})
+		path := "/" + desc.ServiceName + "/" + name
+		if m := s.methods[path]; m == nil || m.hot == nil {
+			s.methods[path] = &method{name: path, served: r}
+		}
+	}
+	for i := range desc.Methods {
+		d := &desc.Methods[i]
+		add(d.MethodName, &registered{impl: impl, unary: d.Handler}, false, false)
+	}
+	for i := range desc.Streams {
+		d := &desc.Streams[i]
+		add(d.StreamName, &registered{impl: impl, stream: d.Handler}, d.ClientStreams, d.ServerStreams)
+	}
+	s.services[desc.ServiceName] = info
+}
+
+// GetServiceInfo lists the services, as reflection wants it.
+func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.services }
+
+// Serve accepts connections until Shutdown, which makes it return nil, or until the
+// listener fails. It closes the listener.
+func (s *Server) Serve(l net.Listener) error {
+	defer l.Close()
+	s.mu.Lock()
+	if s.stopping {
+		s.mu.Unlock()
+		return nil
+	}
+	s.listeners[l] = struct{}{}
+	s.mu.Unlock()
+	for {
+		nc, err := l.Accept()
+		if err != nil {
+			s.mu.Lock()
+			stopping := s.stopping
+			delete(s.listeners, l)
+			s.mu.Unlock()
+			if stopping {
+				return nil
+			}
+			if temporary(err) {
+				// out of descriptors, as a rule: others will be given back
+				s.deps.Log.Warn("gRPC: accept failed", "error", err)
+				s.mu.Lock()
+				s.listeners[l] = struct{}{}
+				s.mu.Unlock()
+				pause := time.NewTimer(acceptPause)
+				<-pause.C
+				continue
+			}
+			return err
+		}
+		s.start(nc)
+	}
+}
+
+// acceptPause is the wait after an accept that failed for want of descriptors.
+const acceptPause = 50 * time.Millisecond
+
+func temporary(err error) bool {
+	var e interface{ Temporary() bool }
+	return errors.As(err, &e) && e.Temporary()
+}
+
+func (s *Server) start(nc net.Conn) {
+	c := newConn(s, nc)
+	s.mu.Lock()
+	if s.stopping {
+		s.mu.Unlock()
+		_ = nc.Close() // nothing was said on it
+		return
+	}
+	s.conns[c] = struct{}{}
+	s.serving.Add(1)
+	s.mu.Unlock()
+	go func() {
+		defer s.serving.Done()
+		c.serve()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.conns, c)
+		s.emptyLocked()
+	}()
+}
+
+func (s *Server) emptyLocked() {
+	if s.stopping && len(s.conns) == 0 {
+		select {
+		case <-s.empty:
+		default:
+			close(s.empty)
+		}
+	}
+}
+
+// Shutdown accepts no connection any more, tells every client to open no further call
+// (GOAWAY), waits for the calls in flight until ctx ends, and then cuts them off and
+// returns ctx's error. No goroutine of the server is left when it returns.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.stopping = true
+	for l := range s.listeners {
+		_ = l.Close() // Accept reports it
+	}
+	conns := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	s.emptyLocked()
+	s.mu.Unlock()
+	for _, c := range conns {
+		c.drain()
+	}
+	var err error
+	select {
+	case <-s.empty:
+	case <-ctx.Done():
+		err = ctx.Err()
+		for _, c := range conns {
+			c.close(errStopped)
+		}
+	}
+	s.serving.Wait()
+	s.crew.stop()
+	return err
+}
+
+var errStopped = errors.New("h2: the server stopped")
+
+// crew are the goroutines that calls run on. They are kept for the next call, so that
+// its stack has grown already.
+type crew struct {
+	mu    sync.Mutex
+	idle  []chan *Stream
+	ended bool
+	hands sync.WaitGroup
+}
+
+// maxIdle bounds the goroutines that are kept.
+const maxIdle = 1024
+
+// run runs a call on a goroutine of its own.
+func (w *crew) run(st *Stream) {
+	w.mu.Lock()
+	if n := len(w.idle); n > 0 {
+		ch := w.idle[n-1]
+		w.idle = w.idle[:n-1]
+		w.mu.Unlock()
+		ch <- st
+		return
+	}
+	w.hands.Add(1)
+	w.mu.Unlock()
+	go w.hand(st)
+}
+
+func (w *crew) hand(st *Stream) {
+	defer w.hands.Done()
+	ch := make(chan *Stream, 1)
+	for st != nil {
+		st.run()
+		w.mu.Lock()
+		if w.ended || len(w.idle) >= maxIdle {
+			w.mu.Unlock()
+			return
+		}
+		w.idle = append(w.idle, ch)
+		w.mu.Unlock()
+		st = <-ch
+	}
+}
+
+// stop ends the idle ones and waits for all.
+func (w *crew) stop() {
+	w.mu.Lock()
+	w.ended = true
+	for _, ch := range w.idle {
+		ch <- nil
+	}
+	w.idle = nil
+	w.mu.Unlock()
+	w.hands.Wait()
+}

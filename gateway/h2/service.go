@@ -1,0 +1,339 @@
+package h2
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// registered is a method of a service that was generated for grpc-go.
+type registered struct {
+	impl   any
+	unary  func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error)
+	stream grpc.StreamHandler
+}
+
+// run answers a call as grpc-go would.
+func (r *registered) run(st *Stream) {
+	call := &serverStream{st: st}
+	ctx := metadata.NewIncomingContext(context.Context(st), st.head.metadata())
+	ctx = peer.NewContext(ctx, &peer.Peer{Addr: st.c.remote})
+	call.ctx = grpc.NewContextWithServerTransportStream(ctx, transportStream{call})
+	var parts mem.BufferSlice
+	err := r.guarded(call, &parts)
+	call.mu.Lock()
+	header, trailer := call.header, call.trailer
+	call.mu.Unlock()
+	st.mu.Lock()
+	for k, values := range trailer {
+		for _, v := range values {
+			st.trailer = append(st.trailer, k, v)
+		}
+	}
+	st.mu.Unlock()
+	if r.stream != nil {
+		st.inbox.close(st)
+		st.finish(err, header)
+		return
+	}
+	st.answer(parts, err)
+}
+
+// guarded runs the handler; a panic of it is logged and ends its call alone.
+func (r *registered) guarded(call *serverStream, parts *mem.BufferSlice) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			call.st.c.s.deps.Log.Error("gRPC: a handler panicked", "method", call.st.method.name, "panic", p)
+			err = status.Error(codes.Internal, "internal error")
+		}
+	}()
+	if r.stream != nil {
+		return r.stream(r.impl, call)
+	}
+	reply, err := r.unary(r.impl, call.ctx, call.receiveOne, nil)
+	if err != nil {
+		return err
+	}
+	*parts, err = call.st.c.s.deps.Codec.Marshal(reply)
+	if err != nil {
+		return status.Errorf(codes.Internal, "grpc: error while marshaling: %v", err)
+	}
+	*parts, err = call.st.compressed(*parts)
+	return err
+}
+
+// serverStream is a call as generated code knows it.
+type serverStream struct {
+	st  *Stream
+	ctx context.Context // the call's, with what grpc-go's packages look for in it
+
+	mu      sync.Mutex
+	header  metadata.MD
+	trailer metadata.MD
+	sent    bool // the header
+}
+
+var (
+	_ grpc.ServerStream          = (*serverStream)(nil)
+	_ grpc.ServerTransportStream = transportStream{}
+)
+
+// transportStream is a call as grpc.SetHeader and its like know it.
+type transportStream struct{ *serverStream }
+
+// SetTrailer adds to the trailers.
+func (s transportStream) SetTrailer(md metadata.MD) error {
+	s.serverStream.SetTrailer(md)
+	return nil
+}
+
+// Method is the call's path.
+func (s *serverStream) Method() string { return s.st.head.path }
+
+// Context is the call's.
+func (s *serverStream) Context() context.Context { return s.ctx }
+
+// SetHeader adds to the header, which goes with the first message.
+func (s *serverStream) SetHeader(md metadata.MD) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sent {
+		return status.Error(codes.Internal, "transport: the stream is done or WriteHeader was already called")
+	}
+	s.header = metadata.Join(s.header, md)
+	return nil
+}
+
+// SendHeader sends the header now.
+func (s *serverStream) SendHeader(md metadata.MD) error {
+	if err := s.SetHeader(md); err != nil {
+		return err
+	}
+	s.begin()
+	s.st.c.flush(false)
+	return nil
+}
+
+// SetTrailer adds to the trailers.
+func (s *serverStream) SetTrailer(md metadata.MD) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trailer = metadata.Join(s.trailer, md)
+}
+
+func (s *serverStream) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.sent {
+		s.sent = true
+		s.st.header(s.header)
+	}
+}
+
+// receiveOne decodes the message of a unary call.
+func (s *serverStream) receiveOne(v any) error {
+	if err := s.st.wait(); err != nil {
+		return err
+	}
+	memory, data, err := s.st.message()
+	if err != nil {
+		return err
+	}
+	return s.decode(memory, data, v)
+}
+
+func (s *serverStream) decode(memory *infer.Buffer, data []byte, v any) error {
+	defer memory.Release()
+	if err := s.st.c.s.deps.Codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, v); err != nil {
+		return status.Errorf(codes.Internal, "grpc: error unmarshalling request: %v", err)
+	}
+	return nil
+}
+
+// RecvMsg decodes the next message; io.EOF is the end of them.
+func (s *serverStream) RecvMsg(v any) error {
+	memory, data, err := s.st.inbox.take(s.st)
+	if err != nil {
+		return err
+	}
+	return s.decode(memory, data, v)
+}
+
+// SendMsg sends a message and waits until the client's windows have taken it, so that
+// a stream never has more than one message under way.
+func (s *serverStream) SendMsg(v any) error {
+	parts, err := s.st.c.s.deps.Codec.Marshal(v)
+	if err != nil {
+		return status.Errorf(codes.Internal, "grpc: error while marshaling: %v", err)
+	}
+	s.begin()
+	return s.st.send(parts)
+}
+
+// header queues the header of an answer.
+func (st *Stream) header(md metadata.MD) {
+	var fields []string
+	for k, values := range md {
+		for _, v := range values {
+			fields = append(fields, k, v)
+		}
+	}
+	c := st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if st.gone || c.ended != nil || st.begun {
+		return
+	}
+	st.begun = true
+	at := len(c.out.small)
+	c.out.small = appendHeaders(appendFrame(c.out.small, 0, frameHeaders, flagEndHeaders, st.id), "", fields)
+	setLength(c.out.small[at:])
+}
+
+// send queues one message of a stream and waits until it has left.
+func (st *Stream) send(parts mem.BufferSlice) error {
+	c := st.c
+	c.mu.Lock()
+	if st.gone || c.ended != nil {
+		c.mu.Unlock()
+		parts.Free()
+		if err := st.Err(); err != nil {
+			return status.FromContextError(err).Err()
+		}
+		return io.EOF
+	}
+	c.strikesOK = true
+	sent := make(chan struct{})
+	st.queueLocked(parts, parts.Len(), 0)
+	st.out.sent = sent
+	c.mu.Unlock()
+	c.flush(true)
+	select {
+	case <-sent:
+	case <-st.Done():
+		return status.FromContextError(st.Err()).Err()
+	}
+	return nil
+}
+
+// finish ends a streaming call.
+func (st *Stream) finish(err error, header metadata.MD) {
+	if err == nil {
+		st.header(header)
+	}
+	st.mu.Lock()
+	trailer := st.trailer
+	st.mu.Unlock()
+	c := st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if st.gone || c.ended != nil {
+		return
+	}
+	if err != nil {
+		c.failLocked(st, err, trailer)
+		return
+	}
+	block := appendStatus(nil, nil, trailer)
+	if st.queued {
+		st.out.trailer = block
+		return
+	}
+	c.endLocked(st, block)
+}
+
+// inbox are the messages of a streaming call that were received and not read. What they
+// hold is bounded by the stream's window: it is credited as they are read.
+type inbox struct {
+	waiting []incoming
+	err     error // what follows them; nil: more may come
+	closed  bool
+	news    chan struct{} // a token; made by the first who waits
+}
+
+// put adds a complete message.
+func (b *inbox) put(st *Stream, in *incoming) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if b.closed {
+		in.drop()
+		return
+	}
+	b.waiting = append(b.waiting, *in)
+	b.wakeLocked()
+}
+
+// end says what follows the last message.
+func (b *inbox) end(st *Stream, err error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if b.err == nil {
+		b.err = err
+		b.wakeLocked()
+	}
+}
+
+func (b *inbox) wakeLocked() {
+	if b.news == nil {
+		return
+	}
+	select {
+	case b.news <- struct{}{}:
+	default:
+	}
+}
+
+// take waits for the next message.
+func (b *inbox) take(st *Stream) (*infer.Buffer, []byte, error) {
+	for {
+		st.mu.Lock()
+		if len(b.waiting) > 0 {
+			in := b.waiting[0]
+			b.waiting[0] = incoming{}
+			b.waiting = b.waiting[1:]
+			st.mu.Unlock()
+			if st.creditBy(len(in.prefix) + len(in.data)) {
+				st.c.flush(false)
+			}
+			if !in.compressed {
+				return in.memory, in.data, nil
+			}
+			defer in.memory.Release()
+			return st.c.s.decompress(st.head.encoding, in.data, nil)
+		}
+		err := b.err
+		if b.news == nil {
+			b.news = make(chan struct{}, 1)
+		}
+		news := b.news
+		st.mu.Unlock()
+		if err != nil {
+			return nil, nil, err
+		}
+		select {
+		case <-news:
+		case <-st.Done():
+			return nil, nil, status.FromContextError(st.Err()).Err()
+		}
+	}
+}
+
+// close drops what was not read.
+func (b *inbox) close(st *Stream) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	b.closed = true
+	for i := range b.waiting {
+		b.waiting[i].drop()
+	}
+	b.waiting = nil
+}

@@ -1,0 +1,249 @@
+package h2
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// Stream is one call. It is the call's context: it ends when the client resets the
+// call, its deadline passes, its connection ends, or it is answered. FromContext finds
+// it under contexts that are made of it.
+type Stream struct {
+	c      *conn
+	id     uint32
+	head   *header
+	method *method
+	call   Call // of a Method, or nil for a registered service
+
+	recvLeft   atomic.Int64 // bytes that the peer may still send
+	uncredited atomic.Int64 // bytes taken that the peer was not told of
+	remoteEnd  atomic.Bool  // END_STREAM came, or nothing more is read
+
+	// The reading goroutine's alone, but for in once the message is complete.
+	in         incoming
+	dispatched bool
+	discard    bool // what still comes is not looked at
+
+	// Guarded by conn.mu.
+	sendLeft int64 // bytes that we may still send
+	out      outgoing
+	queued   bool  // in conn.sending
+	moved    int64 // when its output moved last, on the clock of now
+	begun    bool  // its HEADERS were sent
+	gone     bool  // out of conn.streams: nothing more is sent
+
+	mu         sync.Mutex
+	done       chan struct{} // made when asked for
+	err        error
+	after      map[*afterFunc]struct{}
+	timer      *time.Timer
+	arrived    chan struct{} // closed when in is complete or failed; nil: it was before the call began
+	fault      error         // why in will never be complete
+	left       bool          // the handler does not wait for in any more
+	inbox      inbox         // of a streaming call
+	trailer    []string      // name, value, …
+	compressor string        // what the handler chose for the answer
+
+	deadline time.Time
+}
+
+// incoming is the message on its way in.
+type incoming struct {
+	prefix     [5]byte
+	have       int // bytes of the prefix
+	length     int64
+	compressed bool
+	memory     *infer.Buffer
+	data       []byte // where the message goes; its length is the message's
+	got        int64
+	complete   bool
+}
+
+// outgoing is the answer on its way out.
+type outgoing struct {
+	parts   mem.BufferSlice // owned until they are written
+	at      int             // the part that goes next
+	offset  int             // in it
+	left    int             // bytes of the message, its prefix included
+	prefix  [5]byte
+	trailer []byte        // block that ends the stream; nil: more follows
+	sent    chan struct{} // closed when all left; nil: nobody waits
+}
+
+type streamKey struct{}
+
+// FromContext finds the Stream that a call's context was made of.
+func FromContext(ctx context.Context) (*Stream, bool) {
+	st, ok := ctx.Value(streamKey{}).(*Stream)
+	return st, ok
+}
+
+// Value is context.Context's.
+func (st *Stream) Value(key any) any {
+	if key == (streamKey{}) {
+		return st
+	}
+	return nil
+}
+
+// Deadline is context.Context's.
+func (st *Stream) Deadline() (time.Time, bool) { return st.deadline, !st.deadline.IsZero() }
+
+// Done is context.Context's.
+func (st *Stream) Done() <-chan struct{} {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.done == nil {
+		st.done = make(chan struct{})
+		if st.err != nil {
+			close(st.done)
+		}
+	}
+	return st.done
+}
+
+// Err is context.Context's.
+func (st *Stream) Err() error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.err
+}
+
+type afterFunc struct{ f func() }
+
+// AfterFunc runs f on a goroutine of its own when the call's context ends; package
+// context looks for it, so that contexts made of a Stream need no goroutine to wait.
+func (st *Stream) AfterFunc(f func()) func() bool {
+	a := &afterFunc{f}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.err != nil {
+		go f()
+		return func() bool { return false }
+	}
+	if st.after == nil {
+		st.after = map[*afterFunc]struct{}{}
+	}
+	st.after[a] = struct{}{}
+	return func() bool {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		_, waiting := st.after[a]
+		delete(st.after, a)
+		return waiting
+	}
+}
+
+// cancel ends the context; the first error counts.
+func (st *Stream) cancel(err error) {
+	st.mu.Lock()
+	if st.err != nil {
+		st.mu.Unlock()
+		return
+	}
+	st.err = err
+	if st.done != nil {
+		close(st.done)
+	}
+	after := st.after
+	st.after = nil
+	if st.timer != nil {
+		st.timer.Stop()
+	}
+	st.mu.Unlock()
+	for a := range after {
+		go a.f()
+	}
+}
+
+// expire is the end of the call's time.
+func (st *Stream) expire() { st.cancel(context.DeadlineExceeded) }
+
+// Method is the call's path, "/package.Service/Method".
+func (st *Stream) Method() string { return st.head.path }
+
+// Remote is the peer's address.
+func (st *Stream) Remote() net.Addr { return st.c.remote }
+
+// Header is the first value of a header by its lower-case name; "" where there is none.
+func (st *Stream) Header(key string) string {
+	v := st.head.get(key)
+	if strings.HasSuffix(key, "-bin") {
+		return binaryValue(v)
+	}
+	return v
+}
+
+// Metadata is all of the call's header, as a map of its own.
+func (st *Stream) Metadata() metadata.MD { return st.head.metadata() }
+
+// SetTrailer adds a trailer to the answer; both are sent as they are and must be valid
+// in a header. After the answer it does nothing.
+func (st *Stream) SetTrailer(name, value string) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.trailer = append(st.trailer, name, value)
+}
+
+// Accepts says that the client can read messages of an encoding.
+func (st *Stream) Accepts(encoding string) bool {
+	for rest := st.head.accept; rest != ""; {
+		var one string
+		one, rest, _ = strings.Cut(rest, ",")
+		if strings.TrimSpace(one) == encoding {
+			return true
+		}
+	}
+	return false
+}
+
+// Compress makes the answer be sent in an encoding that grpc-go's registry knows.
+func (st *Stream) Compress(encoding string) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.compressor = encoding
+}
+
+// wait blocks until the message is complete, the call fails, or its context ends. On
+// success the message is the caller's.
+func (st *Stream) wait() error {
+	st.mu.Lock()
+	arrived := st.arrived
+	st.mu.Unlock()
+	if arrived == nil {
+		return nil
+	}
+	var err error
+	select {
+	case <-arrived:
+	case <-st.Done():
+		err = st.Err()
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if err == nil {
+		err = st.fault
+	}
+	st.left = err != nil
+	return err
+}
+
+// arrive says to a handler that waits that the message is complete, or with an error
+// that it never will be. The reading goroutine calls it, once. False: nobody takes the
+// message.
+func (st *Stream) arrive(err error) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.fault = err
+	close(st.arrived)
+	return err == nil && !st.left
+}

@@ -1,0 +1,301 @@
+package h2
+
+import (
+	"errors"
+	"net"
+	"runtime"
+
+	"google.golang.org/grpc/mem"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+var errSilent = errors.New("h2: the peer is gone: it takes or answers nothing")
+
+// output is what a connection has to write: small things one behind the other in small,
+// and between them large things where they lie.
+type output struct {
+	small    []byte
+	mark     int      // what of small stands in pieces
+	pieces   [][]byte // before small[mark:]
+	owned    []mem.BufferSlice
+	controls int // frames about nothing of ours, for crowdedLocked
+}
+
+func (o *output) empty() bool { return len(o.small) == 0 && len(o.pieces) == 0 }
+
+// refer adds b, which must not change until it is written.
+func (o *output) refer(b []byte) {
+	if len(o.small) > o.mark {
+		o.pieces = append(o.pieces, o.small[o.mark:len(o.small):len(o.small)])
+		o.mark = len(o.small)
+	}
+	o.pieces = append(o.pieces, b)
+}
+
+// drop frees what will not be written, and makes o empty.
+func (o *output) drop() {
+	for i := range o.owned {
+		o.owned[i].Free()
+		o.owned[i] = nil
+	}
+	clear(o.pieces)
+	if cap(o.small) > maxKept {
+		o.small = nil
+	}
+	o.small, o.mark, o.pieces, o.owned, o.controls = o.small[:0], 0, o.pieces[:0], o.owned[:0], 0
+}
+
+// maxKept bounds the memory that an idle connection keeps for its output.
+const maxKept = 64 << 10
+
+// write writes all of o to nc.
+func (o *output) write(nc net.Conn) error {
+	if len(o.pieces) == 0 {
+		_, err := nc.Write(o.small)
+		return err
+	}
+	if len(o.small) > o.mark {
+		o.pieces = append(o.pieces, o.small[o.mark:])
+	}
+	bufs := net.Buffers(o.pieces)
+	_, err := bufs.WriteTo(nc)
+	return err
+}
+
+// flush writes what is queued, unless another goroutine is at it: that one will. With
+// gather, others that are about to queue something get their turn first. It must be
+// called without locks, and not by the reading goroutine: see flushAside.
+func (c *conn) flush(gather bool) {
+	c.mu.Lock()
+	if c.flushing || c.ended != nil {
+		c.mu.Unlock()
+		return
+	}
+	c.flushing = true
+	c.mu.Unlock()
+	if gather {
+		runtime.Gosched()
+	}
+	c.writeAll()
+}
+
+// flushAside is flush on another goroutine.
+func (c *conn) flushAside() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.flushing || c.ended != nil {
+		return
+	}
+	if c.pumpLocked(); c.out.empty() && !c.finishedLocked() {
+		return
+	}
+	c.flushing = true
+	c.flushers.Add(1)
+	go func() {
+		defer c.flushers.Done()
+		c.writeAll()
+	}()
+}
+
+// writeAll writes until nothing is queued. c.flushing is its token.
+func (c *conn) writeAll() {
+	c.mu.Lock()
+	for {
+		c.pumpLocked()
+		if c.ended != nil || c.out.empty() {
+			break
+		}
+		batch := c.out
+		c.out, c.spare = c.spare, output{}
+		c.writing = infer.Now()
+		c.mu.Unlock()
+		err := batch.write(c.nc)
+		batch.drop()
+		c.mu.Lock()
+		c.writing = 0
+		c.spare = batch
+		if err != nil {
+			c.mu.Unlock()
+			c.close(err)
+			c.mu.Lock()
+			break
+		}
+	}
+	c.flushing = false
+	if c.ended != nil {
+		c.out.drop()
+	}
+	over := c.ended == nil && c.finishedLocked()
+	c.mu.Unlock()
+	if over {
+		c.close(nil)
+	}
+}
+
+// turn is how much of one stream goes before the next one's turn, and burst how much
+// one write takes up before control frames get theirs.
+const (
+	turn  = 64 << 10
+	burst = 1 << 20
+)
+
+// pumpLocked moves what streams have to the output, as far as the windows let it, in
+// turns.
+func (c *conn) pumpLocked() {
+	moved := 0
+	for moved < burst && c.sendLeft > 0 && len(c.sending) > 0 {
+		progress := false
+		kept := c.sending[:0]
+		for i, st := range c.sending {
+			if moved >= burst {
+				kept = append(kept, c.sending[i:]...)
+				break
+			}
+			n := c.moveLocked(st, turn)
+			moved += n
+			progress = progress || n > 0 || !st.queued
+			if st.queued {
+				kept = append(kept, st)
+			}
+		}
+		clear(c.sending[len(kept):])
+		c.sending = kept
+		if !progress {
+			return
+		}
+	}
+}
+
+// moveLocked frames up to most bytes of a stream's message; when none is left it ends
+// the stream, or lets its handler send more.
+func (c *conn) moveLocked(st *Stream, most int) int {
+	o := &st.out
+	moved := 0
+	for o.left > 0 && moved < most {
+		n := min(o.left, most-moved, c.peerFrame, int(max(min(c.sendLeft, st.sendLeft), 0)))
+		if n == 0 {
+			break
+		}
+		c.out.small = appendFrame(c.out.small, n, frameData, 0, st.id)
+		c.takeLocked(o, n)
+		o.left -= n
+		c.sendLeft -= int64(n)
+		st.sendLeft -= int64(n)
+		moved += n
+	}
+	if moved > 0 {
+		st.moved, c.strikesOK = infer.Now(), true
+	}
+	if o.left > 0 {
+		return moved
+	}
+	st.queued = false
+	if o.parts != nil {
+		c.out.owned = append(c.out.owned, o.parts)
+		o.parts = nil
+	}
+	if o.sent != nil {
+		close(o.sent)
+		o.sent = nil
+	}
+	if o.trailer != nil {
+		c.endLocked(st, o.trailer)
+	}
+	return moved
+}
+
+// byReference is the size from which a part is written from where it lies.
+const byReference = 4 << 10
+
+// takeLocked puts the next n bytes of a message behind their frame's header.
+func (c *conn) takeLocked(o *outgoing, n int) {
+	for n > 0 {
+		var b []byte
+		if o.at < 0 {
+			b = o.prefix[o.offset:]
+		} else {
+			b = o.parts[o.at].ReadOnlyData()[o.offset:]
+		}
+		if len(b) > n {
+			b = b[:n]
+			o.offset += n
+		} else {
+			o.at, o.offset = o.at+1, 0
+		}
+		n -= len(b)
+		if len(b) >= byReference {
+			c.out.refer(b)
+			continue
+		}
+		c.out.small = append(c.out.small, b...)
+	}
+}
+
+// endLocked sends the trailers, and a reset where the client is still sending, and
+// forgets the stream.
+func (c *conn) endLocked(st *Stream, block []byte) {
+	c.out.small = append(appendFrame(c.out.small, len(block), frameHeaders, flagEndHeaders|flagEndStream, st.id), block...)
+	if !st.remoteEnd.Load() {
+		c.out.small = appendReset(c.out.small, st.id, codeNo)
+		c.stale = append(c.stale, st.id)
+	}
+	c.removeLocked(st)
+}
+
+// removeLocked forgets a stream; nothing more is sent on it.
+func (c *conn) removeLocked(st *Stream) {
+	if st.gone {
+		return
+	}
+	st.gone = true
+	delete(c.streams, st.id)
+	if st.queued {
+		st.queued = false
+		for i, other := range c.sending {
+			if other == st {
+				c.sending = append(c.sending[:i], c.sending[i+1:]...)
+				break
+			}
+		}
+	}
+	// what stands in the output already may be a piece of the parts
+	if st.out.parts != nil {
+		c.out.owned = append(c.out.owned, st.out.parts)
+		st.out.parts = nil
+	}
+	st.out.drop()
+}
+
+// drop lets go of what was not sent.
+func (o *outgoing) drop() {
+	if o.parts != nil {
+		o.parts.Free()
+		o.parts = nil
+	}
+	o.left = 0
+	if o.sent != nil {
+		close(o.sent)
+		o.sent = nil
+	}
+}
+
+// forgetStale drops the calls that were answered before their client had ended.
+func (c *conn) forgetStale() {
+	c.mu.Lock()
+	stale := c.stale
+	c.stale = nil
+	c.mu.Unlock()
+	for _, id := range stale {
+		if st := c.receiving[id]; st != nil {
+			delete(c.receiving, id)
+			if st.dispatched && !st.in.complete && !st.discard && !st.method.streams() {
+				st.arrive(errShort)
+			}
+			if !st.in.complete {
+				st.in.drop()
+			}
+			st.discard = true
+		}
+	}
+}
