@@ -29,7 +29,8 @@ type TraceMark struct {
 	At   int64
 }
 
-// TraceTensor is a tensor as it was at one place. Its Data is a copy; nil where the
+// TraceTensor is a tensor as it was at one place (TraceQueueInput, TraceBackendOutput;
+// a backend's inputs are those that were queued). Its Data is a copy; nil where the
 // trace was too large for it.
 type TraceTensor struct {
 	Activity string

@@ -30,35 +30,46 @@ func (e *encoder) family(b []byte, f *infer.TraceFamily) []byte {
 }
 
 // trace appends one trace: its moments in order, its name at the beginning of the
-// request, the tensors where it was queued.
+// request, the tensors behind the moment when it was queued.
 func (e *encoder) trace(b []byte, t *infer.Trace) []byte {
-	named, tensors := false, false
-	name := func() {
-		if !named {
+	named, tensors := false, len(t.Tensors) == 0
+	for _, m := range e.moments(t) {
+		if !named && m.At >= t.Start {
 			named, b = true, e.name(b, t)
 		}
+		b = e.moment(b, t.ID, m)
+		if m.Name == queueStart && !tensors {
+			tensors, b = true, e.tensors(b, t)
+		}
 	}
-	all := func() {
-		if !tensors {
-			tensors = true
-			for i := range t.Tensors {
-				b = e.tensor(b, t.ID, &t.Tensors[i])
+	if !named {
+		b = e.name(b, t)
+	}
+	if !tensors {
+		b = e.tensors(b, t)
+	}
+	return b
+}
+
+// tensors appends what was queued, the same again as what the backend got where it got
+// that far, and the outputs.
+func (e *encoder) tensors(b []byte, t *infer.Trace) []byte {
+	each := func(activity, as string) {
+		for i := range t.Tensors {
+			if t.Tensors[i].Activity == activity {
+				b = e.tensor(b, t.ID, as, &t.Tensors[i])
 			}
 		}
 	}
-	for _, m := range e.moments(t) {
-		if m.At >= t.Start {
-			name()
-		}
-		if t.Start == 0 || m.At > max(t.Start, t.Times.QueueStart) {
-			all()
-		}
-		b = e.moment(b, t.ID, m)
+	each(infer.TraceQueueInput, infer.TraceQueueInput)
+	if t.Times.ComputeStart > 0 && !t.Times.CacheHit {
+		each(infer.TraceQueueInput, infer.TraceBackendInput)
 	}
-	name()
-	all()
+	each(infer.TraceBackendOutput, infer.TraceBackendOutput)
 	return b
 }
+
+const queueStart = "QUEUE_START"
 
 // moments are the marks and times of a trace in order; none where its level has none.
 func (e *encoder) moments(t *infer.Trace) []infer.TraceMark {
@@ -77,7 +88,7 @@ func (e *encoder) moments(t *infer.Trace) []infer.TraceMark {
 	}
 	if t.Start > 0 {
 		add("REQUEST_START", t.Start)
-		add("QUEUE_START", x.QueueStart)
+		add(queueStart, x.QueueStart)
 		if !x.CacheHit {
 			add("COMPUTE_START", x.ComputeStart)
 			add("COMPUTE_INPUT_END", x.ComputeInputEnd)
@@ -126,8 +137,8 @@ func (e *encoder) moment(b []byte, id uint64, m infer.TraceMark) []byte {
 }
 
 // tensor appends one tensor, in which everything is a string, as in the original.
-func (e *encoder) tensor(b []byte, id uint64, t *infer.TraceTensor) []byte {
-	b = appendString(append(e.element(b, id), `,"activity":`...), t.Activity)
+func (e *encoder) tensor(b []byte, id uint64, activity string, t *infer.TraceTensor) []byte {
+	b = appendString(append(e.element(b, id), `,"activity":`...), activity)
 	b = appendString(append(b, `,"tensor":{"name":`...), t.Name)
 	b = appendString(append(b, `,"data":`...), dataText(t.Datatype, t.Data))
 	b = append(b, `,"shape":"`...)

@@ -141,9 +141,7 @@ func (p *Pipeline) checked(ctx context.Context, m Model, req *infer.Request, sen
 	if err := m.Validate(req); err != nil {
 		return err
 	}
-	if req.Trace != nil {
-		queued(req)
-	}
+	req.Trace.Tensor(infer.TraceQueueInput, req.Inputs)
 	return p.execute(ctx, m, req, presented(m, req, send))
 }
 

@@ -28,13 +28,6 @@ func (p *Pipeline) traced(m Model, req *infer.Request) {
 	}
 }
 
-// queued takes down the inputs of a request that goes to its model: what is queued is
-// what the backend sees, so both of the original's places have the same tensors.
-func queued(req *infer.Request) {
-	req.Trace.Tensor(infer.TraceQueueInput, req.Inputs)
-	req.Trace.Tensor(infer.TraceBackendInput, req.Inputs)
-}
-
 // responded takes down a response before its classes are made.
 func responded(t *infer.Trace, resp *infer.Response, at int64) {
 	t.Mark("INFER_RESPONSE_COMPLETE", at)
