@@ -24,17 +24,40 @@ type BatchInput struct {
 	Name     string
 	Datatype Datatype
 	Shape    []int64 // of the whole batch: rows first where the model has a batch dimension
+	Layout   Layout
+	// Extents are the shapes of the requests' own tensors, in order, where Layout is
+	// Ragged: then Shape is the one number of all their elements. A request without the
+	// input has the extent [0].
+	Extents [][]int64
 	// Segments are the rows in order of the requests. One segment is the rule: the
 	// batch stands contiguous in its slot. More are gathered by the worker.
 	Segments [][]byte
 }
+
+// Layout says how the requests' own tensors lie in an input of a batch.
+type Layout uint8
+
+// The layouts.
+const (
+	// ByRow: one request's rows after the other's, each with the rest of Shape. Without
+	// batch dimension the one request's tensor is the input.
+	ByRow Layout = iota
+	// Ragged: the elements of one request after those of the other, in one dimension;
+	// each request has a shape of its own.
+	Ragged
+	// Shared: one tensor that all requests have in common.
+	Shared
+	// Computed: of the batch as a whole; no request has it.
+	Computed
+)
 
 // Result is what came back for a batch: its end, or with More set a part of it.
 type Result struct {
 	Err error // the whole batch failed; nothing else is set but Compute
 
 	// Outputs of the whole batch, rows first in the order of the requests, to be cut
-	// by their rows (Split). Set when Responses is nil.
+	// by their rows (Split), or by elements where the config's batch_output says so
+	// (SplitElements). Set when Responses is nil.
 	Outputs []Tensor
 	// Responses to single requests in place of Outputs: backends that answer each
 	// request, decoupled models, errors of one request.
@@ -134,4 +157,27 @@ func skipElements(o *Tensor, at int, n int64) (int, error) {
 		at += 4 + l
 	}
 	return at, nil
+}
+
+// SplitElements cuts the elements [first, first+n) of an output that holds the
+// requests' results one after the other, and gives them a shape of n elements, which
+// the result keeps. An output that has fewer is an error of the model: Internal. BYTES
+// outputs are walked.
+func SplitElements(o *Tensor, first, n int64, shape []int64) (Tensor, error) {
+	t := Tensor{Name: o.Name, Datatype: o.Datatype, Shape: shape}
+	size := o.Datatype.Size()
+	if size == 0 {
+		start, err := skipElements(o, 0, first)
+		if err != nil {
+			return t, err
+		}
+		end, err := skipElements(o, start, n)
+		t.Data = o.Data[start:max(end, start):max(end, start)]
+		return t, err
+	}
+	if have := int64(len(o.Data)) / size; first < 0 || n < 0 || first > have || n > have-first {
+		return t, Errorf(Internal, "output '%s' of shape %v has %d elements, the requests' shapes ask for %d", o.Name, o.Shape, have, first+n)
+	}
+	t.Data = o.Data[first*size : (first+n)*size : (first+n)*size]
+	return t, nil
 }

@@ -307,6 +307,9 @@ func (x *execution) Outputs(outputs []infer.Tensor) error {
 	}
 	if x.batch.Rows > 0 {
 		for i := range outputs {
+			if _, ok := x.inst.scattered[outputs[i].Name]; ok {
+				continue
+			}
 			if s := outputs[i].Shape; len(s) == 0 || s[0] != int64(x.batch.Rows) {
 				return infer.Errorf(infer.Internal, "output '%s' has shape %v, which does not begin with the batch's %d rows",
 					outputs[i].Name, s, x.batch.Rows)
@@ -335,7 +338,7 @@ func (x *execution) split(outputs []infer.Tensor) error {
 		if r.answered {
 			continue
 		}
-		part, err := infer.Split(nil, outputs, x.batch.Rows, r.first, r.wire.Rows)
+		part, err := x.splitOne(outputs, i)
 		if err == nil {
 			err = x.Respond(i, part, nil, true)
 		}

@@ -24,6 +24,7 @@ type instance struct {
 	model     backend.Model
 	transport transport
 	decoupled bool // responses leave at once
+	scattered scattered
 
 	executions atomic.Uint64
 	done       chan struct{} // closed when the goroutine has ended

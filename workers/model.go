@@ -89,6 +89,7 @@ func (m *model) addInstance(ctx context.Context, w *Worker, c *connection, s *wo
 	inst := &instance{
 		worker: w, spec: spec, model: m.loaded, transport: t, done: make(chan struct{}),
 		decoupled: m.spec.Config.GetModelTransactionPolicy().GetDecoupled(),
+		scattered: scatteredOf(m.spec.Config),
 		log:       w.log.With("model", m.spec.Name, "version", m.spec.Version, "instance", spec.Name),
 	}
 	ready := make(chan error, 1)

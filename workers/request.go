@@ -48,13 +48,22 @@ func (r *request) Inputs() []infer.Tensor {
 	return r.inputs
 }
 
-// cutInputs gives every request its rows of every input, in one walk. What does not
-// split (a batch without batch dimension, or dimensions that are no rows) goes whole.
+// cutInputs gives every request its part of every input, in one walk: its rows, or the
+// elements that its extent says. What does not split (a batch without batch dimension,
+// shared tensors, dimensions that are no rows) goes whole; what was computed of the
+// batch is no request's.
 func (x *execution) cutInputs() {
 	x.cut = true
 	for k := range x.inputs {
 		t := &x.inputs[k]
-		if x.batch.Rows == 0 || len(t.Shape) == 0 || t.Shape[0] != int64(x.batch.Rows) {
+		switch x.batch.Inputs[k].Layout {
+		case infer.Computed:
+			continue
+		case infer.Ragged:
+			x.cutRagged(t, x.batch.Inputs[k].Extents)
+			continue
+		}
+		if x.batch.Inputs[k].Layout == infer.Shared || x.batch.Rows == 0 || len(t.Shape) == 0 || t.Shape[0] != int64(x.batch.Rows) {
 			for i := range x.requests {
 				x.requests[i].inputs = append(x.requests[i].inputs, *t)
 			}
@@ -74,6 +83,25 @@ func (x *execution) cutInputs() {
 			r.inputs = append(r.inputs, infer.Tensor{Name: t.Name, Datatype: t.Datatype, Shape: shape, Data: t.Data[at:end:end]})
 			at = end
 		}
+	}
+}
+
+// cutRagged gives every request its own tensor of a ragged input. The descriptor's
+// decoder saw to it that the extents fill the input.
+func (x *execution) cutRagged(t *infer.Tensor, extents [][]int64) {
+	at := 0
+	for i := range x.requests {
+		s := len(x.shapes)
+		x.shapes = append(x.shapes, extents[i]...)
+		shape := x.shapes[s:len(x.shapes):len(x.shapes)]
+		end := len(t.Data)
+		if t.Datatype == infer.Bytes {
+			end = skipStrings(t.Data, at, 1, shape)
+		} else if n, err := infer.ByteSize(t.Datatype, shape); err == nil {
+			end = at + int(n)
+		}
+		x.requests[i].inputs = append(x.requests[i].inputs, infer.Tensor{Name: t.Name, Datatype: t.Datatype, Shape: shape, Data: t.Data[at:end:end]})
+		at = end
 	}
 }
 

@@ -305,6 +305,35 @@ func (v *validation) batchIO() {
 				v.addf(path+".target_name", "target output name '%s' can only be specified once for %s", n, v.cfg.Name)
 			}
 			targets[n] = true
+			v.scatter(path, n, b.SourceInput)
+		}
+	}
+}
+
+// scatter checks that the output's variable dimensions can be taken from the source's,
+// at the same places.
+func (v *validation) scatter(path, output string, sources []string) {
+	dims, rank := []int64(nil), -1
+	for _, o := range v.cfg.Output {
+		if o.Name == output {
+			dims = o.Dims
+			if o.Reshape != nil {
+				dims = o.Reshape.Shape
+			}
+		}
+	}
+	for _, in := range v.cfg.Input {
+		if len(sources) > 0 && in.Name == sources[0] {
+			rank = len(in.Dims)
+			if in.Reshape != nil {
+				rank = len(in.Reshape.Shape)
+			}
+		}
+	}
+	for i, d := range dims {
+		if d == -1 && rank >= 0 && i >= rank {
+			v.addf(path, "output '%s' takes its variable dimension %d from source input '%s', which has %d dimensions for %s", output, i,
+				sources[0], rank, v.cfg.Name)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-serve/sluice/gateway/schedule/ragged"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -24,6 +25,8 @@ type Model struct {
 	Inputs []string
 	// Decoupled models answer a request any number of times, also none.
 	Decoupled bool
+	// Ragged is what of the model's batches is not rows; nil: nothing.
+	Ragged *ragged.Plan
 }
 
 // TimeoutAction says what happens to a request that waited longer than its timeout.

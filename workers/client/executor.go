@@ -175,7 +175,8 @@ func describe(d *wire.Batch, b *infer.Batch) {
 	d.Inputs = grow(d.Inputs, len(b.Inputs))
 	for i := range b.Inputs {
 		in, out := &b.Inputs[i], &d.Inputs[i]
-		*out = wire.Input{Name: in.Name, Datatype: in.Datatype, Shape: in.Shape, Segments: out.Segments[:0]}
+		*out = wire.Input{Name: in.Name, Datatype: in.Datatype, Shape: in.Shape, Layout: in.Layout, Extents: in.Extents,
+			Segments: out.Segments[:0]}
 	}
 }
 

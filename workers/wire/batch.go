@@ -1,6 +1,10 @@
 package wire
 
-import "math"
+import (
+	"math"
+
+	"github.com/sluice-serve/sluice/infer"
+)
 
 // The cancel flags of a batch stand behind its descriptor in the request arena, each a
 // 32-bit word that is read and written atomically: the gateway stores 1 into word
@@ -28,10 +32,26 @@ func AppendBatch(dst []byte, b *Batch) []byte {
 	}
 	for i := range b.Inputs {
 		in := &b.Inputs[i]
+		at := len(dst)
 		dst = appendTensor(dst, in.Name, in.Datatype, in.Shape)
+		dst[at+2] = byte(in.Layout) // a tensor's spare byte
 		dst = le.AppendUint32(dst, uint32(len(in.Segments)))
 		for _, s := range in.Segments {
 			dst = appendSegment(dst, s)
+		}
+		if in.Layout == infer.Ragged {
+			dst = appendExtents(dst, in.Extents)
+		}
+	}
+	return dst
+}
+
+// appendExtents writes as many shapes as there are requests.
+func appendExtents(dst []byte, extents [][]int64) []byte {
+	for _, shape := range extents {
+		dst = append(dst, byte(len(shape)))
+		for _, n := range shape {
+			dst = le.AppendUint64(dst, uint64(n))
 		}
 	}
 	return dst
@@ -79,6 +99,7 @@ func DecodeBatch(src []byte, b *Batch) error {
 	b.Inputs = resize(b.Inputs, inputs)
 	for i := range b.Inputs {
 		in := &b.Inputs[i]
+		in.Layout = r.layout()
 		in.Shape = r.tensor(&in.Name, &in.Datatype, in.Shape)
 		in.Segments = resize(in.Segments, r.count("segments", minSegment))
 		var size int64
@@ -92,8 +113,51 @@ func DecodeBatch(src []byte, b *Batch) error {
 			size += s.Length
 		}
 		r.checkSize(in.Name, in.Datatype, in.Shape, size)
+		in.Extents = in.Extents[:0]
+		if in.Layout == infer.Ragged {
+			r.extents(in, requests)
+		}
 	}
 	return r.end()
+}
+
+// layout looks ahead at a tensor's spare byte.
+func (r *reader) layout() infer.Layout {
+	if len(r.src) < 3 {
+		return infer.ByRow // tensor will fail
+	}
+	l := infer.Layout(r.src[2])
+	if l > infer.Computed {
+		r.fail("layout %d", l)
+	}
+	return l
+}
+
+// extents reads the requests' shapes; together they have the input's elements.
+func (r *reader) extents(in *Input, requests int) {
+	in.Extents = resize(in.Extents, r.left(requests, 1))
+	var sum int64
+	for i := range in.Extents {
+		rank := int(r.u8())
+		if rank > infer.MaxRank || rank*minDim > len(r.src) {
+			r.fail("an extent of %d dimensions in %d bytes", rank, len(r.src))
+			rank = 0
+		}
+		shape := resize(in.Extents[i], rank)
+		for k := range shape {
+			shape[k] = r.positive("a dimension")
+		}
+		in.Extents[i] = shape
+		n, err := infer.Elements(shape)
+		if err != nil || n > math.MaxInt64-sum {
+			r.fail("an extent of shape %v", shape)
+			n = 0
+		}
+		sum += n
+	}
+	if r.err == nil && (len(in.Shape) != 1 || in.Shape[0] != sum) {
+		r.fail("input '%s' of shape %v has requests of %d elements", in.Name, in.Shape, sum)
+	}
 }
 
 func (r *reader) rows() int {

@@ -34,6 +34,8 @@ type Input struct {
 	Name     string
 	Datatype infer.Datatype
 	Shape    []int64
+	Layout   infer.Layout
+	Extents  [][]int64 // shapes of the requests' own tensors; with infer.Ragged alone
 	Segments []Segment
 }
 

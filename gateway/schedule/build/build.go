@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/gateway/schedule/direct"
 	"github.com/sluice-serve/sluice/gateway/schedule/dynamic"
+	"github.com/sluice-serve/sluice/gateway/schedule/ragged"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
 )
@@ -23,6 +24,7 @@ func FromConfig(cfg *modelconfig.ModelConfig, version int64, deps schedule.Deps)
 		Version:      version,
 		MaxBatchSize: int(cfg.GetMaxBatchSize()),
 		Decoupled:    cfg.GetModelTransactionPolicy().GetDecoupled(),
+		Ragged:       ragged.FromConfig(cfg),
 	}
 	for _, in := range cfg.GetInput() {
 		model.Inputs = append(model.Inputs, in.GetName())

@@ -58,6 +58,9 @@ func (identity) Load(_ context.Context, spec backend.Spec) (backend.Model, error
 	if m.creation, err = delayOf(c, "creation_delay_ms"); err != nil {
 		return nil, err
 	}
+	for _, in := range c.GetInput() {
+		m.ragged = m.ragged || in.GetAllowRaggedBatch() || in.GetIsShapeTensor()
+	}
 	m.allowCrash = c.GetParameters()["allow_crash"].GetStringValue() == "true"
 	return m, nil
 }
@@ -107,6 +110,7 @@ type model struct {
 	delay      time.Duration
 	creation   time.Duration
 	allowCrash bool
+	ragged     bool // a batch's inputs are not all rows: requests are answered one by one
 }
 
 // NewInstance fits backend.Model.
@@ -132,7 +136,7 @@ func (inst *instance) Close() error { return nil }
 // Execute fits backend.Instance.
 func (inst *instance) Execute(b backend.Batch) error {
 	requests := b.Requests()
-	delay, single := inst.model.delay, false
+	delay, single := inst.model.delay, inst.model.ragged
 	for i, r := range requests {
 		single = single || inst.differs(requests[0], r)
 		if len(r.Params()) == 0 {

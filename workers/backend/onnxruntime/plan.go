@@ -70,13 +70,14 @@ func newPlans(cfg *modelconfig.ModelConfig, s *ort.Session) *plans {
 
 func (p *plans) output(i int, cfg *modelconfig.ModelConfig, s *ort.Session) {
 	t, o := &s.Outputs[i], &p.outputs[i]
+	byRow := p.batched && !batchOutput(cfg, t.Name)
 	o.name, o.typ, o.datatype = t.Name, t.Type, datatypeOf(t.Type)
 	o.dims = make([]dim, len(t.Shape))
 	declared := t.Rank >= 0 && o.datatype != infer.Bytes
 	for axis, size := range t.Shape {
 		d := dim{size: size}
 		switch {
-		case axis == 0 && p.batched:
+		case axis == 0 && byRow:
 			d.from = rows
 		case size < 0:
 			var ok bool

@@ -69,6 +69,11 @@ func validate(spec backend.Spec, s *ort.Session) error {
 			return err
 		}
 	}
+	for _, in := range v.cfg.GetBatchInput() {
+		if err := v.batchInput(s, in); err != nil {
+			return err
+		}
+	}
 	for _, out := range v.cfg.GetOutput() {
 		t := find(s.Outputs, out.GetName())
 		if t == nil {
@@ -77,7 +82,7 @@ func validate(spec backend.Spec, s *ort.Session) error {
 		if err := v.datatype("output", t, out.GetDataType()); err != nil {
 			return err
 		}
-		if v.batchOutput(out.GetName()) {
+		if batchOutput(v.cfg, out.GetName()) {
 			continue
 		}
 		if err := v.shape(t, outputDims(out), true); err != nil {
@@ -168,8 +173,32 @@ func (v validator) input(t *ort.TensorInfo, in *modelconfig.ModelInput) error {
 	return nil
 }
 
-func (v validator) batchOutput(name string) bool {
-	return slices.ContainsFunc(v.cfg.GetBatchOutput(), func(b *modelconfig.BatchOutput) bool {
+// batchInput checks the inputs that the gateway computes. The original finds what is
+// wrong with them when the first batch runs.
+func (v validator) batchInput(s *ort.Session, in *modelconfig.BatchInput) error {
+	for _, name := range in.GetTargetName() {
+		t := find(s.Inputs, name)
+		if t == nil {
+			return infer.Errorf(infer.InvalidArg, "unexpected inference input '%s', allowed inputs are: %s", name, names(s.Inputs))
+		}
+		if err := v.datatype("input", t, in.GetDataType()); err != nil {
+			return err
+		}
+		rank := 1
+		if in.GetKind() == modelconfig.BatchInput_BATCH_ITEM_SHAPE {
+			rank = 2
+		}
+		if t.Rank >= 0 && t.Rank != rank {
+			return infer.Errorf(infer.InvalidArg, "unable to load model '%s', batch input '%s' of kind %s has %d dimensions, model provides %s",
+				v.name, name, in.GetKind(), rank, shapeText(t.Shape))
+		}
+	}
+	return nil
+}
+
+// batchOutput says that the gateway cuts an output by the shapes of an input.
+func batchOutput(cfg *modelconfig.ModelConfig, name string) bool {
+	return slices.ContainsFunc(cfg.GetBatchOutput(), func(b *modelconfig.BatchOutput) bool {
 		return slices.Contains(b.GetTargetName(), name)
 	})
 }

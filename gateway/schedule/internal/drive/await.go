@@ -122,16 +122,24 @@ func (d *Driver) response(it *item, p *part) (*infer.Response, error) {
 	}
 	r := &cutResponse{}
 	r.Outputs = r.room[:0]
-	if p.batch.Rows == 0 {
+	if p.batch.Rows == 0 && p.batch.cuts == nil {
 		r.Outputs = asked(append(r.Outputs, p.result.Outputs...), it.req.Outputs)
 		return &r.Response, nil
 	}
 	var err error
 	for i := range p.result.Outputs {
-		if !wanted(p.result.Outputs[i].Name, it.req.Outputs) {
-			continue
+		o := &p.result.Outputs[i]
+		switch {
+		case !wanted(o.Name, it.req.Outputs):
+		case p.batch.cuts.Has(o.Name):
+			var t infer.Tensor
+			t, err = p.batch.cuts.Cut(o, p.index)
+			r.Outputs = append(r.Outputs, t)
+		case p.batch.Rows == 0:
+			r.Outputs = append(r.Outputs, *o)
+		default:
+			r.Outputs, err = infer.Split(r.Outputs, p.result.Outputs[i:i+1], p.batch.Rows, p.first, it.Rows)
 		}
-		r.Outputs, err = infer.Split(r.Outputs, p.result.Outputs[i:i+1], p.batch.Rows, p.first, it.Rows)
 		if err != nil {
 			return nil, err
 		}

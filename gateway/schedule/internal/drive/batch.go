@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue"
+	"github.com/sluice-serve/sluice/gateway/schedule/ragged"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -26,6 +27,8 @@ type batch struct {
 	prev, next *batch // inflight
 	post       *batch // the next one to be posted by whoever formed this
 	fault      error  // why it can't be posted: the stage failed
+
+	cuts *ragged.Cuts // of the outputs that are not cut by rows
 
 	roomItems    [4]*item
 	roomMems     [4]*infer.Buffer
@@ -88,7 +91,10 @@ func (d *Driver) newBatch(entries []*queue.Entry, instance int, now int64) *batc
 	if d.cfg.Stage != nil {
 		b.fault = d.cfg.Stage.Begin(&b.Batch, entries)
 	} else {
-		b.lay(rows)
+		b.fault = b.lay(rows)
+	}
+	if plan := d.cfg.Model.Ragged; plan != nil && b.fault == nil {
+		b.describe(plan)
 	}
 	if d.core.Pending() == 0 {
 		d.layout.endFill(b.items[len(b.items)-1])
@@ -97,8 +103,15 @@ func (d *Driver) newBatch(entries []*queue.Entry, instance int, now int64) *batc
 	return b
 }
 
+// describe adds what the config asks for of the batch as a whole.
+func (b *batch) describe(plan *ragged.Plan) {
+	if b.Inputs, b.fault = plan.Compute(b.Inputs, b.Requests); b.fault == nil {
+		b.cuts, b.fault = plan.Cuts(b.Requests)
+	}
+}
+
 // lay names the inputs' segments: neighbours in one slot are one.
-func (b *batch) lay(rows int) {
+func (b *batch) lay(rows int) error {
 	lead := b.items[0]
 	b.Inputs = b.roomInputs[:0]
 	if n := len(lead.inputs); n > len(b.roomInputs) {
@@ -107,14 +120,14 @@ func (b *batch) lay(rows int) {
 	segments, dims := b.roomSegments[:0], b.roomDims[:0]
 	for i := range lead.inputs {
 		t := lead.inputs[i].tensor
-		in := infer.BatchInput{Name: t.Name, Datatype: t.Datatype}
+		in := infer.BatchInput{Name: t.Name, Datatype: t.Datatype, Layout: lead.inputs[i].layout}
 		from := len(segments)
 		var last *slot
 		start, end := 0, 0
-		for _, it := range b.items {
+		for k, it := range b.items {
 			p := &it.inputs[i]
 			n := len(p.data)
-			if n == 0 {
+			if n == 0 || k > 0 && in.Layout == infer.Shared {
 				continue
 			}
 			if p.slot != nil && p.slot == last && p.start == end {
@@ -129,11 +142,17 @@ func (b *batch) lay(rows int) {
 		from = len(dims)
 		dims = append(dims, t.Shape...)
 		in.Shape = dims[from:len(dims):len(dims)]
-		if b.Rows > 0 && len(in.Shape) > 0 {
+		switch {
+		case in.Layout == infer.Ragged:
+			if err := b.d.cfg.Model.Ragged.Describe(&in, b.Requests); err != nil {
+				return err
+			}
+		case in.Layout == infer.ByRow && b.Rows > 0 && len(in.Shape) > 0:
 			in.Shape[0] = int64(rows)
 		}
 		b.Inputs = append(b.Inputs, in)
 	}
+	return nil
 }
 
 // deliver is Batch.Deliver.
@@ -238,9 +257,9 @@ func (b *batch) hand(res *infer.Result, t times) {
 		}
 	case res.Outputs != nil:
 		first := 0
-		for _, it := range b.items {
+		for i, it := range b.items {
 			res.Memory.Retain()
-			it.push(part{result: res, mem: res.Memory, final: !res.More, first: first, batch: b, times: t}, !b.d.cfg.Preserve)
+			it.push(part{result: res, mem: res.Memory, final: !res.More, first: first, index: i, batch: b, times: t}, !b.d.cfg.Preserve)
 			first += it.Rows
 		}
 	}

@@ -45,6 +45,7 @@ type part struct {
 	err    error
 	final  bool
 	first  int // row of this request in result
+	index  int // of this request in batch
 	batch  *batch
 	times  times
 }

@@ -1,6 +1,7 @@
 package drive
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 
 	"github.com/sluice-serve/sluice/gateway/schedule"
@@ -19,6 +20,7 @@ const (
 // placed is one input of a request, in the order of the model's inputs.
 type placed struct {
 	tensor *infer.Tensor
+	layout infer.Layout
 	held   bool // lies in the memory already
 	slot   *slot
 	start  int // in slot.block
@@ -58,16 +60,19 @@ func (d *Driver) prepare(it *item) error {
 	if names := d.cfg.Model.Inputs; len(names) > 0 {
 		for i, name := range names {
 			if t := findInput(it.req.Inputs, i, name); t != nil {
-				it.addInput(t, i, batching)
+				it.addInput(t, i, d.cfg.Model.Ragged.Layout(t.Name), batching)
 			}
 		}
+	}
+	if err := d.cfg.Model.Ragged.Check(it.req); err != nil {
+		return err
 	}
 	if len(it.inputs) != len(it.req.Inputs) {
 		it.Key, it.inputs = it.Key[:0], it.inputs[:0]
 		for i := range it.req.Inputs {
 			t := &it.req.Inputs[i]
 			it.Key = append(append(it.Key, t.Name...), 0)
-			it.addInput(t, i, batching)
+			it.addInput(t, i, d.cfg.Model.Ragged.Layout(t.Name), batching)
 		}
 	}
 	memory := d.layout.memory
@@ -116,11 +121,19 @@ func findInput(inputs []infer.Tensor, i int, name string) *infer.Tensor {
 	return nil
 }
 
-// addInput appends an input to the item and what must be equal in a batch to its key.
-func (it *item) addInput(t *infer.Tensor, index int, batching bool) {
-	it.inputs = append(it.inputs, placed{tensor: t, data: t.Data})
+// maxContent is the most bytes of a shared tensor that stand in a key as they are.
+const maxContent = 256
+
+// addInput appends an input to the item and what must be equal in a batch to its key:
+// the shape behind the batch dimension, of a shared tensor its content, and nothing of
+// a ragged one.
+func (it *item) addInput(t *infer.Tensor, index int, layout infer.Layout, batching bool) {
+	it.inputs = append(it.inputs, placed{tensor: t, layout: layout, data: t.Data})
 	dims := t.Shape
-	if batching && len(dims) > 0 {
+	switch {
+	case layout == infer.Ragged:
+		dims = nil
+	case layout == infer.ByRow && batching && len(dims) > 0:
 		dims = dims[1:]
 	}
 	it.Key = binary.AppendUvarint(it.Key, uint64(index))
@@ -128,6 +141,16 @@ func (it *item) addInput(t *infer.Tensor, index int, batching bool) {
 	for _, n := range dims {
 		it.Key = binary.AppendVarint(it.Key, n)
 	}
+	if layout != infer.Shared {
+		return
+	}
+	it.Key = binary.AppendUvarint(it.Key, uint64(len(t.Data)))
+	if len(t.Data) <= maxContent {
+		it.Key = append(it.Key, t.Data...)
+		return
+	}
+	sum := sha256.Sum256(t.Data)
+	it.Key = append(it.Key, sum[:]...)
 }
 
 // place copies a request's small inputs to a slot. alone says that the request leaves
@@ -193,11 +216,11 @@ func (l *layout) open(it *item, alone bool) (*slot, error) {
 	for i := range it.inputs {
 		p := &it.inputs[i]
 		r := region{used: size}
-		switch n := len(p.data); {
+		switch {
 		case rows > it.Rows:
-			size += regionSize(p.tensor, n, it.Rows, rows)
+			size += regionSize(p, it.Rows, rows)
 		case !p.held:
-			size += n
+			size += len(p.data)
 		}
 		r.end = size
 		s.regions = append(s.regions, r)
@@ -217,14 +240,15 @@ func (l *layout) open(it *item, alone bool) (*slot, error) {
 	return s, nil
 }
 
-// regionSize is room for rows rows of an input of which n bytes hold have rows. Bytes
-// elements vary, so they get half as much again.
-func regionSize(t *infer.Tensor, n, have, rows int) int {
+// regionSize is room for rows rows of an input of which have rows are there. Bytes
+// elements and ragged tensors vary, so they get half as much again.
+func regionSize(p *placed, have, rows int) int {
+	n := len(p.data)
 	if n/have > inlineRow {
 		return 0 // such rows are never copied to a slot
 	}
 	size := (n*rows + have - 1) / have
-	if t.Datatype == infer.Bytes {
+	if p.tensor.Datatype == infer.Bytes || p.layout == infer.Ragged {
 		size += size / 2
 	}
 	return size
