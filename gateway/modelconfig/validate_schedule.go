@@ -7,10 +7,6 @@ import (
 	"github.com/sluice-serve/sluice/proto/modelconfig"
 )
 
-// maxPriorityLevels bounds the queues of a model; the original has no bound, and one
-// number in a config would take its memory.
-const maxPriorityLevels = 1 << 16
-
 func (v *validation) scheduling() {
 	if d := v.cfg.GetDynamicBatching(); d != nil {
 		v.dynamic(d)
@@ -44,9 +40,6 @@ func (v *validation) dynamic(d *modelconfig.ModelDynamicBatching) {
 			d.MaxQueueDelayMicroseconds, name)
 	}
 	levels := d.PriorityLevels
-	if levels > maxPriorityLevels {
-		v.addf(path+".priority_levels", "priority_levels %d is more than %d for %s", levels, maxPriorityLevels, name)
-	}
 	if levels != 0 {
 		if d.DefaultPriorityLevel == 0 || d.DefaultPriorityLevel > levels {
 			v.addf(path+".default_priority_level", "default priority level must be in range [1, %d] for %s", levels, name)
