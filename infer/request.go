@@ -88,6 +88,7 @@ type Request struct {
 	SequenceStart bool
 	SequenceEnd   bool
 	Streaming     bool // the caller takes any number of responses
+	Depth         int  // models that run this request as a step of theirs, one inside the other; 0: a client's own
 
 	// Memory is the counted memory under Inputs, or nil when they are plain
 	// garbage-collected bytes. The maker of the request releases its reference after
