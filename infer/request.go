@@ -89,6 +89,9 @@ type Request struct {
 	SequenceEnd   bool
 	Streaming     bool // the caller takes any number of responses
 	Depth         int  // models that run this request as a step of theirs, one inside the other; 0: a client's own
+	// Tenant is the scope within which answers may be shared between callers; "": that
+	// of everybody without one.
+	Tenant string
 
 	// Memory is the counted memory under Inputs, or nil when they are plain
 	// garbage-collected bytes. The maker of the request releases its reference after
@@ -146,6 +149,9 @@ type Response struct {
 	Outputs []Tensor
 	Params  Params
 	Final   bool // no further response follows
+
+	Cache CacheStatus   // how the response cache took part
+	Age   time.Duration // of an answer out of the cache
 
 	// Memory is the counted memory under Outputs, or nil. The receiver of the
 	// response owns one reference and releases it when the outputs are encoded.

@@ -1,0 +1,138 @@
+package cache
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// Runner executes requests of one version; gateway/repository's Model fits.
+type Runner interface {
+	// Do executes req and answers it through send, on this goroutine.
+	Do(ctx context.Context, req *infer.Request, send infer.SendFunc) error
+	// Turn waits until every request that came before has been answered. It is asked of
+	// Subjects that are Ordered only.
+	Turn(ctx context.Context, req *infer.Request) error
+	// Current is the Subject that a request which came now would have; a Subject that
+	// was replaced while a request ran makes its answer one that is not kept.
+	Current() *Subject
+}
+
+// Step is the response cache as a step of a request's way.
+type Step struct {
+	level   Level
+	keys    *Keys
+	flights flights
+	purges  atomic.Uint64
+}
+
+// NewStep makes the step over a level, which it closes with Close.
+func NewStep(level Level) *Step { return &Step{level: level, keys: NewKeys()} }
+
+// Do serves a validated request: from the cache, with the answer of an identical request
+// that is being executed, or by r. Only a success that is whole is kept. Errors are those
+// of r and of send.
+func (s *Step) Do(ctx context.Context, sub *Subject, r Runner, req *infer.Request, send infer.SendFunc) error {
+	if !cacheable(req) {
+		return r.Do(ctx, req, func(resp *infer.Response) error {
+			resp.Cache = infer.CacheBypass
+			return send(resp)
+		})
+	}
+	start := infer.Now()
+	epoch := s.purges.Load()
+	q := s.keys.Query(sub, req)
+	defer q.Done()
+	q.epoch = epoch
+	e := s.level.Lookup(ctx, q)
+	now := infer.Now()
+	req.Times.CacheLookup = max(1, now-start)
+	if e != nil {
+		return s.hit(ctx, e, r, q, send, infer.CacheHit)
+	}
+	if sub.Ordered {
+		return s.lead(ctx, r, q, send, nil)
+	}
+	return s.together(ctx, r, q, send)
+}
+
+// cacheable says that a request's answer depends on nothing but the request. Those of a
+// sequence depend on the ones before.
+func cacheable(req *infer.Request) bool {
+	return req.Correlation.IsZero() && !req.SequenceStart && !req.SequenceEnd
+}
+
+// left is the answer to a caller that has gone, as a scheduler gives it.
+func left(ctx context.Context, req *infer.Request) error {
+	reason := infer.ReasonCancelled
+	if ctx.Err() == context.DeadlineExceeded {
+		reason = infer.ReasonDeadline
+	}
+	return infer.Refusef(infer.Cancelled, reason, "%srequest cancelled: %w", req.Prefix(), context.Cause(ctx))
+}
+
+func (s *Step) hit(ctx context.Context, e *Entry, r Runner, q *Query, send infer.SendFunc, status infer.CacheStatus) error {
+	req := q.Request
+	if q.Subject.Ordered {
+		if err := r.Turn(ctx, req); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return left(ctx, req)
+	}
+	req.Times.CacheHit = true
+	resp := e.Response(req, infer.Now())
+	resp.Cache = status
+	if status == infer.CacheCollapsed {
+		resp.Age = 0
+	}
+	return send(resp)
+}
+
+// lead executes the request and keeps its answer. made, if there is one, is told of it
+// before it is sent, so that nobody waits for a slow receiver.
+func (s *Step) lead(ctx context.Context, r Runner, q *Query, send infer.SendFunc, made func(*Entry)) error {
+	first := true
+	return r.Do(ctx, q.Request, func(resp *infer.Response) error {
+		resp.Cache = infer.CacheMiss
+		if !first || !resp.Final {
+			first = false
+			return send(resp)
+		}
+		first = false
+		start := infer.Now()
+		if e := NewEntry(q, resp, start, q.Subject.TTL); e != nil {
+			// What was loaded or purged meanwhile must not bring the answer back.
+			if r.Current() == q.Subject && s.purges.Load() == q.epoch {
+				s.level.Insert(q, e)
+			}
+			if made != nil {
+				made(e)
+			}
+		}
+		q.Request.Times.CacheLookup += infer.Now() - start
+		return send(resp)
+	})
+}
+
+// Purge removes the entries that sel selects and says how many. An answer that is being
+// made while it runs is not kept, and nobody who comes later waits for it.
+func (s *Step) Purge(ctx context.Context, sel Selector) (int64, error) {
+	s.purges.Add(1)
+	return s.level.Purge(ctx, sel)
+}
+
+// Drop forgets what this process holds of one load of a version; it is called when the
+// load has ended. No request finds these entries any more, so this only frees memory.
+func (s *Step) Drop(ctx context.Context, load uint64) error {
+	_, err := s.level.Purge(ctx, Selector{Load: load})
+	return err
+}
+
+// Figures are those of the levels.
+func (s *Step) Figures() []Figures { return s.level.Figures() }
+
+// Close closes the level.
+func (s *Step) Close(ctx context.Context) error { return s.level.Close(ctx) }
