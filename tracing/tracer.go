@@ -200,20 +200,20 @@ func (t *Tracer) Update(model string, c Change) error {
 			next.models[name], gone = e, append(gone, m)
 		}
 	} else {
-		now, own := old.models[model], true
-		if now == nil {
-			now, own = newEpoch(Settings{}, 0), false
-		}
-		e, err := changed(now, &c, old.global.current())
-		if err != nil {
-			return err
-		}
-		if own {
+		now := old.models[model]
+		if now != nil {
 			gone = append(gone, now)
+		} else {
+			now = newEpoch(Settings{}, 0)
 		}
-		next.models[model] = e
-		if e.own == 0 {
-			delete(next.models, model)
+		if _, own := c.apply(Settings{}, now.own, Settings{}); own == 0 {
+			delete(next.models, model) // it follows the global settings, whatever they are
+		} else {
+			e, err := changed(now, &c, old.global.current())
+			if err != nil {
+				return err
+			}
+			next.models[model] = e
 		}
 	}
 	t.set(next)
