@@ -76,6 +76,9 @@ type RequestResult struct {
 	Index    int
 	Response *Response
 	Err      error
+	// Repeat says that the request is not answered but to be executed again: iterative
+	// sequences. Then Response is a part of its answer, or nil.
+	Repeat bool
 }
 
 // ComputeTimes are durations in nanoseconds, measured by the worker, and 0 where it

@@ -26,6 +26,7 @@ type batch struct {
 	ended      bool
 	prev, next *batch // inflight
 	post       *batch // the next one to be posted by whoever formed this
+	nulls      int    // items that are null requests
 	fault      error  // why it can't be posted: the stage failed
 
 	cuts *ragged.Cuts // of the outputs that are not cut by rows
@@ -77,7 +78,9 @@ func (d *Driver) newBatch(entries []*queue.Entry, instance int, now int64) *batc
 		it.refs.Add(1)
 		it.req.Memory.Retain()
 		b.mems = append(b.mems, it.req.Memory)
-		if !it.null {
+		if it.null {
+			b.nulls++
+		} else {
 			it.batch, it.index = b, i
 		}
 		rows += it.Rows
@@ -161,8 +164,7 @@ func (b *batch) deliver(res *infer.Result) {
 	now := d.deps.Clock.Now()
 	t := b.timesAt(now, res.Compute)
 	if res.More {
-		b.hand(res, t)
-		d.advance()
+		b.part(res, t)
 		return
 	}
 	lost := res.Err != nil && errors.Is(res.Err, infer.ErrWorkerLost)
@@ -172,20 +174,27 @@ func (b *batch) deliver(res *infer.Result) {
 	delta := d.core.Pending() - before
 	d.mu.Unlock()
 
+	handed := repeats(res)
+	if handed { // the answers of the next execution come behind these
+		b.hand(res, t)
+	}
 	d.post(posts)
 	if o := d.deps.Observer; o != nil {
 		if delta != 0 {
 			o.Queued(delta)
 		}
 		if res.Err == nil {
-			o.Executed(len(b.Requests), b.executedRows(), t.compute())
+			o.Executed(len(b.Requests)-b.nulls, b.executedRows(), t.compute())
 		}
 	}
-	b.hand(res, t)
+	if !handed {
+		b.hand(res, t)
+	}
 	b.settle(res, t, again)
 }
 
-func (b *batch) executedRows() int { return max(b.Rows, 1) }
+// executedRows are those of requests; null requests don't count.
+func (b *batch) executedRows() int { return max(b.Rows-b.nulls, 1) }
 
 // endLocked frees the instance and forms the next batches. It reports which items will
 // be tried again; nil: none.
@@ -204,6 +213,7 @@ func (b *batch) endLocked(now int64, res *infer.Result, lost bool) (posts *batch
 	if !lost {
 		d.core.Done(b.instance, entries)
 		d.scratch = entries[:0]
+		again = b.repeatLocked(res)
 		posts = d.freedLocked(b.instance, now)
 	} else {
 		d.core.Lost(b.instance, b.life, entries)
@@ -224,10 +234,10 @@ func (b *batch) endLocked(now int64, res *infer.Result, lost bool) (posts *batch
 }
 
 // retryLocked puts an item back into the line if it may be tried again: it belongs to
-// no sequence, no answer of it was sent, someone waits for it, and it is its first loss.
+// no sequence whose state was lost, no answer of it was sent, someone waits for it, and it is its first loss.
 func (b *batch) retryLocked(it *item) bool {
 	d := b.d
-	if sent, _ := it.state(); sent || it.left || !it.req.Correlation.IsZero() {
+	if sent, _ := it.state(); sent || it.left || it.null || !it.req.Correlation.IsZero() && !d.cfg.Sequences {
 		return false
 	}
 	if !d.core.Again(&it.Entry) {
@@ -246,6 +256,9 @@ func (b *batch) hand(res *infer.Result, t times) {
 		for i := range res.Responses {
 			r := &res.Responses[i]
 			if r.Index < 0 || r.Index >= len(b.items) {
+				continue
+			}
+			if r.Repeat && r.Response == nil {
 				continue
 			}
 			p := part{resp: r.Response, err: r.Err, final: b.isFinal(res, r), batch: b, times: t}
@@ -269,6 +282,9 @@ func (b *batch) hand(res *infer.Result, t times) {
 // isFinal says that no answer to the request follows. Only decoupled models may leave
 // that open when their batch ends.
 func (b *batch) isFinal(res *infer.Result, r *infer.RequestResult) bool {
+	if r.Repeat {
+		return false
+	}
 	return r.Response == nil || r.Response.Final || (!res.More && !b.d.cfg.Model.Decoupled)
 }
 

@@ -62,8 +62,9 @@ type Stage interface {
 	// Begin lays out a batch in place of the driver: it sets b.Inputs. entries are those
 	// of the batch in the order of b.Requests. An error fails the whole batch.
 	Begin(b *infer.Batch, entries []*queue.Entry) error
-	// End sees the last result of a batch before the instance is free and before any
-	// caller has an answer. It must not keep res or what is under it without Retain.
+	// End sees each result of a batch before any caller has its answer; the last one,
+	// whose More is false, before the instance is free. It may drop outputs of res. It
+	// must not keep res or what is under it without Retain.
 	End(b *infer.Batch, entries []*queue.Entry, res *infer.Result)
 }
 
@@ -80,6 +81,9 @@ type Config struct {
 	Holds bool
 	// Preserve hands answers over in the order in which requests were queued.
 	Preserve bool
+	// Sequences says that requests of sequences may be tried again when their worker
+	// ended: their state is not with the worker.
+	Sequences bool
 }
 
 // Driver is a schedule.Scheduler around a queue.Core.
@@ -190,6 +194,9 @@ func (d *Driver) admitLocked(it *item) error {
 		// Source: PolicyQueue::Enqueue of the original's scheduler_utils.cc.
 		return infer.Refusef(infer.Unavailable, infer.ReasonQueueFull, "%sExceeds maximum queue size", it.req.Prefix())
 	}
+	if err := d.admit(it); err != nil {
+		return err
+	}
 	alone := !d.cfg.Batches || (!d.cfg.Holds && d.core.Idle())
 	if err := d.layout.place(it, alone); err != nil {
 		return infer.Refusef(infer.Unavailable, infer.ReasonMemory, "%sno memory for the request: %w", it.req.Prefix(), err)
@@ -264,9 +271,7 @@ func (d *Driver) fire() {
 	now := d.deps.Clock.Now()
 	before := d.core.Pending()
 	for e := d.core.Expire(now); e != nil; e = d.core.Expire(now) {
-		it := e.Owner.(*item)
-		// Source: the text of the original's dynamic batch scheduler.
-		d.failLocked(it, infer.Refusef(infer.Unavailable, infer.ReasonQueueTimeout, "Request timeout expired"))
+		d.failLocked(e.Owner.(*item), d.expired(e))
 	}
 	posts := d.nextLocked(now)
 	d.idleLocked()

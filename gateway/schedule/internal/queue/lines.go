@@ -36,6 +36,7 @@ const (
 	inDelayed       // behind those: it waited too long
 	inLead          // before all levels, for the sake of fairness
 	inAgain
+	inStrand
 )
 
 // lines are all levels in one list, in the order in which entries leave: an entry that

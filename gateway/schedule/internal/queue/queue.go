@@ -21,6 +21,7 @@ type Entry struct {
 	Deadline int64  // when it stops waiting; 0: never
 	Losses   int    // workers that ended under it
 	Owner    any    // for the caller
+	Group    any    // for the core: the sequence that it belongs to
 
 	where      place
 	heap       int // index in Core.deadlines; -1: has none
