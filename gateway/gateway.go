@@ -115,7 +115,8 @@ func (g *Gateway) newScheduler(m *repository.Model, instances []infer.Executor) 
 		return nil, infer.Errorf(infer.Internal, "the statistics of '%s' don't observe its scheduler", m.Name)
 	}
 	return g.schedule(m, schedule.Deps{Executors: instances, Memory: g.workers.Memory(),
-		Observer: observer, Clock: g.alarm, IDs: &g.batches, Log: g.logger})
+		Observer: observer, Clock: g.alarm, IDs: &g.batches, Log: g.logger,
+		Steps: steps{g.models, g.pipeline}})
 }
 
 // Run loads the models, serves until ctx ends or a listener fails, and then stops:

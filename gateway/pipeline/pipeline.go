@@ -30,6 +30,9 @@ type Model interface {
 	Labels(output string) []string
 	// Present turns a response's tensors from the backend's view into the client's.
 	Present(resp *infer.Response)
+	// Fit is the shape in which an ensemble gives a tensor to an input; see
+	// schedule.Pinned.
+	Fit(input string, batched bool, shape []int64) []int64
 	// Done records a request that has ended.
 	Done(req *infer.Request, err error)
 	Release()

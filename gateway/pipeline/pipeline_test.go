@@ -24,9 +24,11 @@ func (m *model) Validate(*infer.Request) error {
 	m.steps = append(m.steps, "validate")
 	return m.invalid
 }
-func (m *model) Decoupled() bool         { return m.decoupled }
-func (m *model) Batched() bool           { return true }
-func (m *model) Labels(string) []string  { return []string{"cat", "dog"} }
+func (m *model) Decoupled() bool                             { return m.decoupled }
+func (m *model) Batched() bool                               { return true }
+func (m *model) Labels(string) []string                      { return []string{"cat", "dog"} }
+func (m *model) Fit(_ string, _ bool, shape []int64) []int64 { return shape }
+
 func (m *model) Present(*infer.Response) { m.steps = append(m.steps, "present") }
 func (m *model) Release()                { m.steps = append(m.steps, "release") }
 

@@ -3,6 +3,7 @@ package repository
 import (
 	"slices"
 
+	"github.com/sluice-serve/sluice/gateway/schedule"
 	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
 )
 
@@ -28,4 +29,13 @@ func Needs(cfg *configpb.ModelConfig) []Need {
 		}
 	}
 	return all
+}
+
+// Fit is the shape in which an ensemble gives a tensor to an input: see schedule.Pinned.
+func (m *Model) Fit(input string, batched bool, shape []int64) []int64 {
+	at, ok := m.inputAt[input]
+	if !ok {
+		return shape
+	}
+	return schedule.Fit(m.inputs[at].dims, m.maxBatch > 0, batched, shape)
 }

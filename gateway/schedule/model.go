@@ -145,6 +145,7 @@ type Deps struct {
 	Clock    Clock
 	IDs      *atomic.Uint64 // batch numbers, shared by all schedulers of a gateway
 	Log      *slog.Logger
+	Steps    Steps // for ensembles alone: the way to other models
 }
 
 // Check says which collaborator is missing.

@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/gateway/schedule/direct"
 	"github.com/sluice-serve/sluice/gateway/schedule/dynamic"
+	"github.com/sluice-serve/sluice/gateway/schedule/ensemble"
 	"github.com/sluice-serve/sluice/gateway/schedule/ragged"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
@@ -16,8 +17,8 @@ import (
 
 // FromConfig makes the scheduler of one model version from its completed config:
 // the dynamic batcher where it has dynamic_batching and a batch dimension, otherwise
-// the default scheduler. What comes with later steps (sequence_batching,
-// ensemble_scheduling) is Unsupported and named.
+// the default scheduler. What comes with later steps (sequence_batching) is Unsupported
+// and named.
 func FromConfig(cfg *modelconfig.ModelConfig, version int64, deps schedule.Deps) (schedule.Scheduler, error) {
 	model := schedule.Model{
 		Name:         cfg.GetName(),
@@ -33,7 +34,7 @@ func FromConfig(cfg *modelconfig.ModelConfig, version int64, deps schedule.Deps)
 	case cfg.GetSequenceBatching() != nil:
 		return nil, unsupported(cfg, "sequence_batching")
 	case cfg.GetEnsembleScheduling() != nil:
-		return nil, unsupported(cfg, "ensemble_scheduling")
+		return ensemble.New(ensemble.FromConfig(cfg, model), deps)
 	}
 	batching := cfg.GetDynamicBatching()
 	if batching == nil {

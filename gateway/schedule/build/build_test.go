@@ -19,9 +19,11 @@ type nothing struct{}
 func (nothing) Execute(*infer.Batch)     {}
 func (nothing) Cancel(*infer.Batch, int) {}
 
+type noSteps struct{ schedule.Steps }
+
 func TestFromConfig(t *testing.T) {
 	deps := schedule.Deps{Executors: []infer.Executor{nothing{}}, Clock: schedule.GoClock{}, IDs: new(atomic.Uint64),
-		Log: slog.New(slog.DiscardHandler)}
+		Log: slog.New(slog.DiscardHandler), Steps: noSteps{}}
 	for _, c := range []struct{ config, want string }{
 		{`name: "m"`, "*direct.Scheduler"},
 		{`name: "m" max_batch_size: 8`, "*direct.Scheduler"},
@@ -32,7 +34,7 @@ func TestFromConfig(t *testing.T) {
 		{`name: "m" max_batch_size: 8 dynamic_batching { preferred_batch_size: 9 }`, "preferred size must be <= max batch size"},
 		{`name: "m" max_batch_size: 8 dynamic_batching { preferred_batch_size: 0 }`, "preferred size must be positive"},
 		{`name: "m" sequence_batching {}`, "sequence_batching is not supported"},
-		{`name: "m" ensemble_scheduling {}`, "ensemble_scheduling is not supported"},
+		{`name: "m" ensemble_scheduling {}`, "*ensemble.Scheduler"},
 		{`name: "m" max_batch_size: 8 dynamic_batching { priority_levels: 18446744073709551615 default_priority_level: 2
 			priority_queue_policy { key: 1 value { max_queue_size: 3 } } } parameters { key: "priority_fairness" value { string_value: "8" } }`,
 			"*dynamic.Scheduler"},

@@ -1,0 +1,39 @@
+package gateway
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/sluice-serve/sluice/gateway/pipeline"
+	"github.com/sluice-serve/sluice/gateway/repository"
+	"github.com/sluice-serve/sluice/gateway/schedule"
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// steps is the way of an ensemble to the models of its steps.
+type steps struct {
+	models   *repository.Repository
+	pipeline *pipeline.Pipeline
+}
+
+// Pin fits schedule.Steps.
+func (s steps) Pin(ctx context.Context, model *schedule.StepModel) (schedule.Pinned, error) {
+	version := ""
+	if model.Version >= 0 {
+		version = strconv.FormatInt(model.Version, 10)
+	}
+	m, err := s.models.Acquire(ctx, model.Name, version)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Call fits schedule.Steps.
+func (s steps) Call(ctx context.Context, m schedule.Pinned, req *infer.Request, send infer.SendFunc) error {
+	v, ok := m.(pipeline.Model)
+	if !ok {
+		return infer.Errorf(infer.Internal, "%smodel '%s' can't be a step", req.Prefix(), req.Model)
+	}
+	return s.pipeline.Step(ctx, v, req, send)
+}
