@@ -7,7 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-serve/sluice/gateway/ratelimit"
 	"github.com/sluice-serve/sluice/gateway/schedule"
+	"github.com/sluice-serve/sluice/gateway/schedule/direct"
 	"github.com/sluice-serve/sluice/gateway/schedule/dynamic"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/workers/shm"
@@ -98,6 +100,69 @@ func BenchmarkDo(b *testing.B) {
 	b.Run("other-goroutine/c=1", func(b *testing.B) { other(b, 1) })
 	b.Run("other-goroutine/c=8", func(b *testing.B) { other(b, 8) })
 	b.Run("other-goroutine/c=32", func(b *testing.B) { other(b, 32) })
+}
+
+// BenchmarkSchedulers is what each scheduler costs beside the default one, with callers
+// that wait for one instance on another goroutine.
+func BenchmarkSchedulers(b *testing.B) {
+	answer := answers(make([]byte, 512*32))
+	levels := schedule.Levels{Count: 3, Default: 2, Own: map[uint64]*schedule.QueuePolicy{1: {Set: true, Timeout: time.Minute}}}
+	for _, c := range []struct {
+		name string
+		make func(schedule.Deps) (schedule.Scheduler, error)
+	}{
+		{"direct", func(d schedule.Deps) (schedule.Scheduler, error) {
+			return direct.New(direct.Config{Model: model(32)}, d)
+		}},
+		{"dynamic", func(d schedule.Deps) (schedule.Scheduler, error) {
+			return dynamic.New(dynamic.Config{Model: model(32)}, d)
+		}},
+		{"levels", func(d schedule.Deps) (schedule.Scheduler, error) {
+			return dynamic.New(dynamic.Config{Model: model(32), Levels: levels}, d)
+		}},
+		{"limited", func(d schedule.Deps) (schedule.Scheduler, error) {
+			m, err := ratelimit.New(nil).Register([]ratelimit.Instance{{Needs: []ratelimit.Need{{Name: "R", Count: 1}}}})
+			if err != nil {
+				return nil, err
+			}
+			d.Limiter = m
+			return direct.New(direct.Config{Model: model(32)}, d)
+		}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			mem, err := shm.NewHeap(64 << 20)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer mem.Close()
+			work := make(chan *infer.Batch, 1)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for x := range work {
+					x.Deliver(answer(x))
+				}
+			}()
+			s, err := c.make(deps(mem, &counts{}, &fake{executed: func(x *infer.Batch) { work <- x }}))
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer func() { close(work); <-done }()
+			b.ReportAllocs()
+			b.SetParallelism(8)
+			from := cpu(b)
+			b.RunParallel(func(pb *testing.PB) {
+				req := benchRequest()
+				for n := uint64(0); pb.Next(); n++ {
+					req.Priority = 1 + n%3
+					if err := s.Do(b.Context(), req, drop); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+			b.ReportMetric(float64(cpu(b)-from)/float64(b.N), "cpu-ns/op")
+		})
+	}
 }
 
 // BenchmarkDelay is how long a lone request takes under a delay of 200 us: the clocks'
