@@ -80,6 +80,7 @@ type GRPCConfig struct {
 	MaxConnectionAge      time.Duration // 0: no bound
 	MaxConnectionAgeGrace time.Duration // 0: no bound
 	StandardCodec         bool          // protobuf's own decoding in place of ours
+	Transport             string        // sluice: our own; library: grpc-go
 }
 
 // MetricsConfig is --metrics-… and --allow-…-metrics.
@@ -115,7 +116,7 @@ func DefaultConfig() Config {
 		Repository: RepositoryConfig{ExitOnError: true, StrictReadiness: true, LoadThreads: 4,
 			BackendOptions: map[string]map[string]string{}},
 		HTTP: HTTPConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8000}, MaxInputSize: 64 << 20},
-		GRPC: GRPCConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8001}, Compression: "none",
+		GRPC: GRPCConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8001}, Transport: "library", Compression: "none",
 			KeepaliveTime: 2 * time.Hour, KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute},
 		Metrics: MetricsConfig{Listen: Listen{Allow: true, Port: 8002}, GPU: true, CPU: true, Interval: 2 * time.Second,
 			Counters: true},

@@ -66,7 +66,8 @@ func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
 	conf := grpcapi.DefaultConfig()
 	conf.Config = c.config()
 	conf.Forward, conf.StandardCodec = c.Forward, c.StandardCodec
-	conf.TLS = c.TLS
+	conf.TLS, conf.Log = c.TLS, g.logger
+	conf.Transport = grpcapi.Transport(c.Transport)
 	conf.Compression = c.Compression
 	conf.MaxMessage = min(math.MaxInt32, g.cfg.BodyLimit)
 	conf.KeepaliveTime, conf.KeepaliveTimeout = c.KeepaliveTime, c.KeepaliveTimeout

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/sluice-serve/sluice/gateway/h2"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
 )
@@ -133,9 +134,14 @@ func (s *Service) serve(ctx context.Context, c *Call, receive func() error) erro
 		return err
 	}
 	defer done()
-	defer c.release()
 	ctx, cancel := ahead(ctx)
 	defer cancel()
+	return s.carry(ctx, c, receive)
+}
+
+// carry is the way of an inference that the pipeline has opened.
+func (s *Service) carry(ctx context.Context, c *Call, receive func() error) error {
+	defer c.release()
 	c.Request.TraceSend = true
 	defer c.traceSending()
 	if err := receive(); err != nil {
@@ -152,7 +158,7 @@ func (s *Service) serve(ctx context.Context, c *Call, receive func() error) erro
 		}
 	}
 	s.chooseCompression(ctx)
-	err = s.pipeline.Infer(ctx, &c.Request, func(r *infer.Response) error {
+	err := s.pipeline.Infer(ctx, &c.Request, func(r *infer.Response) error {
 		c.sendErr = s.send(c, r)
 		return c.sendErr
 	})
@@ -211,6 +217,11 @@ func (s *Service) open(ctx context.Context, env *infer.Envelope, action infer.Ac
 		return ctx, nil, infer.Refusef(infer.Unavailable, infer.ReasonStopping, stoppingText)
 	}
 	env.Protocol, env.Action, env.Model, env.Version, env.BodySize = "grpc", action, model, version, -1
+	if st, ok := h2.FromContext(ctx); ok {
+		env.Header = st.Header
+		env.Remote, env.Unix = remote(st.Remote())
+		return s.pipeline.Open(ctx, env)
+	}
 	env.Header = func(key string) string {
 		if v := metadata.ValueFromIncomingContext(ctx, key); len(v) > 0 {
 			return v[0]

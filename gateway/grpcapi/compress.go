@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 
+	"github.com/sluice-serve/sluice/gateway/h2"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -145,6 +146,15 @@ func RegisterEncodings(level string) {
 // client takes it, else not at all, as in the original; grpc-go by itself would answer
 // in the request's encoding.
 func (s *Service) chooseCompression(ctx context.Context) {
+	if st, ok := h2.FromContext(ctx); ok {
+		for _, name := range [...]string{"gzip", "deflate"} {
+			if s.compress && st.Accepts(name) {
+				st.Compress(name)
+				return
+			}
+		}
+		return
+	}
 	if !s.compress {
 		stream, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RecvCompress() string })
 		if ok && stream.RecvCompress() != "" {

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"github.com/sluice-serve/sluice/gateway/h2"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -16,6 +17,9 @@ import (
 // Source: reference A4, header forwarding.
 func (s *Service) forwardHeaders(ctx context.Context, req *infer.Request) error {
 	md, _ := metadata.FromIncomingContext(ctx)
+	if st, ok := h2.FromContext(ctx); ok {
+		md = st.Metadata()
+	}
 	var keys []string
 	for key, values := range md {
 		if len(values) > 0 && !strings.HasPrefix(key, ":") && s.forward.MatchString(key) {

@@ -2,17 +2,13 @@ package grpcapi
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"net"
-	"runtime"
 	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/reflection"
 
 	"github.com/sluice-serve/sluice/gateway/listen"
 )
@@ -23,7 +19,8 @@ type Config struct {
 	ServiceConfig
 
 	listen.Config
-	TLS listen.TLS // the zero value is plain text
+	Transport Transport
+	TLS       listen.TLS // the zero value is plain text
 
 	// Compression of responses: none, low, medium or high; "" is none. The level is the
 	// process's, see RegisterEncodings.
@@ -36,6 +33,8 @@ type Config struct {
 	MaxConnectionAge      time.Duration // 0: no bound
 	MaxConnectionAgeGrace time.Duration // 0: no bound
 
+	Log *slog.Logger // of the own transport; nil: none
+
 	MaxMessage int64  // bytes of one message, decompressed; memory is taken as it arrives
 	MaxStreams uint32 // calls in flight on one connection
 	Workers    int    // goroutines that serve unary calls; 0: two for each core
@@ -45,10 +44,19 @@ type Config struct {
 	BufferSize       int   // of reads and writes, for each connection
 }
 
+// Transport is what carries the protocol.
+type Transport string
+
+// The transports: gateway/h2 of our own, and grpc-go.
+const (
+	TransportOwn     Transport = "sluice"
+	TransportLibrary Transport = "library"
+)
+
 // DefaultConfig is a server without flags, on all addresses, port 8001. Windows and
 // buffers are those that were measured best for large tensors.
 func DefaultConfig() Config {
-	return Config{Config: listen.Config{Address: "0.0.0.0", Port: 8001}, Compression: "none", KeepaliveTime: 2 * time.Hour,
+	return Config{Config: listen.Config{Address: "0.0.0.0", Port: 8001}, Transport: TransportOwn, Compression: "none", KeepaliveTime: 2 * time.Hour,
 		KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute, MaxMessage: math.MaxInt32, MaxStreams: 4096,
 		StreamWindow: 8 << 20, ConnectionWindow: 16 << 20, BufferSize: 64 << 10}
 }
@@ -59,6 +67,9 @@ func (c *Config) Validate() error {
 	if _, ok := compressionLevel(c.Compression); !ok {
 		errs = append(errs, fmt.Errorf("response compression level %q is not none, low, medium or high", c.Compression))
 	}
+	if c.Transport != TransportOwn && c.Transport != TransportLibrary {
+		errs = append(errs, fmt.Errorf("transport %q is not %s or %s", c.Transport, TransportOwn, TransportLibrary))
+	}
 	if c.MaxMessage <= 0 || c.MaxMessage > math.MaxInt32 {
 		errs = append(errs, fmt.Errorf("largest message %d is not in [1, %d]", c.MaxMessage, math.MaxInt32))
 	}
@@ -66,11 +77,21 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Server serves a Service over grpc-go. Make it with NewServer; Serve runs it once.
+// Server serves a Service over its Transport. Make it with NewServer; Serve runs it once.
 type Server struct {
 	service   *Service
-	grpc      *grpc.Server
+	transport transport
 	listeners []net.Listener // TCP first
+}
+
+// transport is what a Server needs of one.
+type transport interface {
+	// Serve accepts connections until Shutdown, which makes it return nil.
+	Serve(l net.Listener) error
+	// Shutdown waits for the calls in flight until ctx ends, and then cuts them off.
+	Shutdown(ctx context.Context) error
+	// Stop cuts off everything at once.
+	Stop()
 }
 
 // NewServer checks cfg, reads the certificates and opens the listeners, so that Addr
@@ -86,7 +107,7 @@ func NewServer(ctx context.Context, cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts, err := options(&cfg, service)
+	tlsConfig, err := cfg.tls()
 	if err != nil {
 		return nil, err
 	}
@@ -94,44 +115,27 @@ func NewServer(ctx context.Context, cfg Config, deps Deps) (*Server, error) {
 	if s.listeners, err = listen.Open(ctx, cfg.Config); err != nil {
 		return nil, fmt.Errorf("gRPC: %w", err)
 	}
-	s.grpc = grpc.NewServer(opts...) // starts the workers, which Shutdown ends
-	service.Register(s.grpc)
-	reflection.Register(s.grpc)
+	if cfg.Transport == TransportLibrary {
+		s.transport = newLibrary(&cfg, service, tlsConfig)
+		return s, nil
+	}
+	if s.transport, err = newOwn(&cfg, service, tlsConfig); err != nil {
+		s.closeListeners()
+		return nil, err
+	}
 	return s, nil
 }
 
-func options(cfg *Config, service *Service) ([]grpc.ServerOption, error) {
-	workers := cfg.Workers
-	if workers == 0 {
-		workers = 2 * runtime.GOMAXPROCS(0)
+// tls reads the certificates; nil is plain text.
+func (c *Config) tls() (*tls.Config, error) {
+	if c.TLS.Cert == "" {
+		return nil, nil
 	}
-	opts := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(service.Codec()),
-		grpc.MaxRecvMsgSize(int(cfg.MaxMessage)),
-		grpc.MaxSendMsgSize(math.MaxInt32),
-		grpc.MaxConcurrentStreams(cfg.MaxStreams),
-		grpc.MaxHeaderListSize(64 << 10),
-		grpc.ConnectionTimeout(20 * time.Second),
-		grpc.NumStreamWorkers(uint32(workers)),
-		grpc.InitialWindowSize(cfg.StreamWindow),
-		grpc.InitialConnWindowSize(cfg.ConnectionWindow),
-		grpc.ReadBufferSize(cfg.BufferSize),
-		grpc.WriteBufferSize(cfg.BufferSize),
-		grpc.SharedWriteBuffer(true),
-		grpc.WaitForHandlers(true), // nobody reads a request once Shutdown is over
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.KeepaliveTime, Timeout: cfg.KeepaliveTimeout,
-			MaxConnectionAge: cfg.MaxConnectionAge, MaxConnectionAgeGrace: cfg.MaxConnectionAgeGrace}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.MinPingInterval,
-			PermitWithoutStream: cfg.PermitWithoutCalls}),
+	t, err := c.TLS.Config("h2")
+	if err != nil {
+		return nil, fmt.Errorf("gRPC: %w", err)
 	}
-	if cfg.TLS.Cert != "" {
-		t, err := cfg.TLS.Config("h2")
-		if err != nil {
-			return nil, fmt.Errorf("gRPC: %w", err)
-		}
-		opts = append(opts, grpc.Creds(credentials.NewTLS(t)))
-	}
-	return opts, nil
+	return t, nil
 }
 
 func (s *Server) closeListeners() {
@@ -147,18 +151,19 @@ func (s *Server) Addr() net.Addr { return s.listeners[0].Addr() }
 func (s *Server) Service() *Service { return s.service }
 
 // Serve accepts connections until Shutdown, which makes it return nil, or until a
-// listener fails. Its goroutines have ended when it returns.
+// listener fails, which ends the calls in flight. Its goroutines have ended when it
+// returns.
 func (s *Server) Serve() error {
 	ended := make(chan error, len(s.listeners))
 	for _, l := range s.listeners {
-		go func() { ended <- s.grpc.Serve(l) }()
+		go func() { ended <- s.transport.Serve(l) }()
 	}
 	var errs []error
 	for range s.listeners {
-		if err := <-ended; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		if err := <-ended; err != nil {
 			errs = append(errs, err)
 			s.service.Stop()
-			s.grpc.Stop() // one listener less is no server
+			s.transport.Stop() // one listener less is no server
 		}
 	}
 	return errors.Join(errs...)
@@ -169,17 +174,5 @@ func (s *Server) Serve() error {
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.service.Stop()
 	defer s.closeListeners() // those that Serve never saw
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.grpc.GracefulStop()
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		s.grpc.Stop()
-		<-done
-		return ctx.Err()
-	}
+	return s.transport.Shutdown(ctx)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -26,7 +27,21 @@ import (
 	"github.com/sluice-serve/sluice/proto/inference"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// carrier is the transport of this run: every test runs on each.
+var carrier Transport
+
+func TestMain(m *testing.M) {
+	for _, carrier = range []Transport{TransportOwn, TransportLibrary} {
+		fmt.Println("transport:", carrier)
+		if code := m.Run(); code != 0 {
+			os.Exit(code)
+		}
+	}
+	if err := goleak.Find(); err != nil {
+		fmt.Println("goroutines left:", err)
+		os.Exit(1)
+	}
+}
 
 // rig is a server on loopback, a client of it, and the fakes behind it.
 type rig struct {
@@ -44,7 +59,7 @@ func start(t *testing.T, options ...option) *rig {
 	t.Helper()
 	r := &rig{pipeline: &fakePipeline{}, control: &fakeControl{watch: make(chan bool, 1)}, bodies: &fakeBodies{}}
 	cfg := DefaultConfig()
-	cfg.Address, cfg.Port = "127.0.0.1", 0
+	cfg.Address, cfg.Port, cfg.Transport = "127.0.0.1", 0, carrier
 	for _, o := range options {
 		o(&cfg, r)
 	}

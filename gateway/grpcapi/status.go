@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-serve/sluice/gateway/h2"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -66,7 +67,9 @@ func statusOf(ctx context.Context, err error) error {
 	if code == codes.Canceled && (reason == infer.ReasonDeadline || overdue(ctx)) {
 		code = codes.DeadlineExceeded
 	}
-	if reason != "" && grpc.ServerTransportStreamFromContext(ctx) != nil {
+	if st, ok := h2.FromContext(ctx); ok && reason != "" {
+		st.SetTrailer(ReasonKey, string(reason))
+	} else if reason != "" && grpc.ServerTransportStreamFromContext(ctx) != nil {
 		// it fails only once the call is answered, and then nobody can be told
 		_ = grpc.SetTrailer(ctx, metadata.Pairs(ReasonKey, string(reason)))
 	}

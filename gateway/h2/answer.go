@@ -252,6 +252,9 @@ func (st *Stream) run() {
 	c.calls--
 	c.mu.Unlock()
 	c.flush(true)
+	if st.served {
+		st.call.Sent()
+	}
 }
 
 // serve runs a Method's call.
@@ -271,6 +274,7 @@ func (st *Stream) serve() (parts mem.BufferSlice, err error) {
 		st.call.Abort(err)
 		return nil, err
 	}
+	st.served = true
 	if parts, err = st.call.Serve(memory, data); err != nil {
 		return nil, err
 	}

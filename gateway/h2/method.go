@@ -29,6 +29,9 @@ type Call interface {
 	// error that carries a gRPC status. memory is what Memory gave, message lies in it
 	// (both are nil for an empty message). It runs on a goroutine of its own.
 	Serve(memory *infer.Buffer, message []byte) (mem.BufferSlice, error)
+	// Sent is called after Serve, when the answer or the error was written, or was queued
+	// behind what another goroutine is writing.
+	Sent()
 	// Abort ends a call whose message did not arrive: err says why, and the transport
 	// has its memory back. It may run on any goroutine.
 	Abort(err error)

@@ -178,13 +178,38 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-s.empty:
 	case <-ctx.Done():
 		err = ctx.Err()
-		for _, c := range conns {
-			c.close(errStopped)
-		}
+		s.cutOff()
 	}
 	s.serving.Wait()
 	s.crew.stop()
 	return err
+}
+
+// Stop accepts no connection any more and ends all that there are at once. No goroutine
+// of the server is left when it returns.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	s.stopping = true
+	for l := range s.listeners {
+		_ = l.Close() // Accept reports it
+	}
+	s.emptyLocked()
+	s.mu.Unlock()
+	s.cutOff()
+	s.serving.Wait()
+	s.crew.stop()
+}
+
+func (s *Server) cutOff() {
+	s.mu.Lock()
+	conns := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	s.mu.Unlock()
+	for _, c := range conns {
+		c.close(errStopped)
+	}
 }
 
 var errStopped = errors.New("h2: the server stopped")

@@ -31,6 +31,7 @@ type Stream struct {
 	// The reading goroutine's alone, but for in once the message is complete.
 	in         incoming
 	dispatched bool
+	served     bool // Serve was called
 	discard    bool // what still comes is not looked at
 
 	// Guarded by conn.mu.

@@ -211,6 +211,8 @@ func (s *Serve) grpc() []flag {
 			set: durationInto(&g.MaxConnectionAge, time.Millisecond)},
 		{name: "grpc-max-connection-age-grace", arg: "integer", help: "Milliseconds that its calls have then.",
 			set: durationInto(&g.MaxConnectionAgeGrace, time.Millisecond)},
+		{name: "grpc-transport", arg: "string", def: g.Transport, help: "What carries gRPC: sluice, a transport of our own, or library, grpc-go.",
+			set: stringInto(&g.Transport)},
 		{name: "grpc-standard-codec", arg: "boolean", def: "false", help: "Decode inference messages with the protobuf library.",
 			set: boolInto(&g.StandardCodec)},
 	}...)

@@ -1,0 +1,82 @@
+package grpcapi
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"math"
+	"net"
+	"runtime"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+)
+
+// library is grpc-go as a transport.
+type library struct{ *grpc.Server }
+
+// newLibrary makes a server, whose workers run until Shutdown.
+func newLibrary(cfg *Config, service *Service, t *tls.Config) library {
+	l := library{grpc.NewServer(options(cfg, service, t)...)}
+	service.Register(l.Server)
+	reflection.Register(l.Server)
+	return l
+}
+
+func options(cfg *Config, service *Service, t *tls.Config) []grpc.ServerOption {
+	workers := cfg.Workers
+	if workers == 0 {
+		workers = 2 * runtime.GOMAXPROCS(0)
+	}
+	opts := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(service.Codec()),
+		grpc.MaxRecvMsgSize(int(cfg.MaxMessage)),
+		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.MaxConcurrentStreams(cfg.MaxStreams),
+		grpc.MaxHeaderListSize(64 << 10),
+		grpc.ConnectionTimeout(20 * time.Second),
+		grpc.NumStreamWorkers(uint32(workers)),
+		grpc.InitialWindowSize(cfg.StreamWindow),
+		grpc.InitialConnWindowSize(cfg.ConnectionWindow),
+		grpc.ReadBufferSize(cfg.BufferSize),
+		grpc.WriteBufferSize(cfg.BufferSize),
+		grpc.SharedWriteBuffer(true),
+		grpc.WaitForHandlers(true), // nobody reads a request once Shutdown is over
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: cfg.KeepaliveTime, Timeout: cfg.KeepaliveTimeout,
+			MaxConnectionAge: cfg.MaxConnectionAge, MaxConnectionAgeGrace: cfg.MaxConnectionAgeGrace}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.MinPingInterval,
+			PermitWithoutStream: cfg.PermitWithoutCalls}),
+	}
+	if t != nil {
+		opts = append(opts, grpc.Creds(credentials.NewTLS(t)))
+	}
+	return opts
+}
+
+// Serve is transport's.
+func (l library) Serve(from net.Listener) error {
+	if err := l.Server.Serve(from); !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil
+}
+
+// Shutdown is transport's.
+func (l library) Shutdown(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.GracefulStop()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		l.Stop()
+		<-done
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,32 @@
+package grpcapi
+
+import (
+	"crypto/tls"
+	"log/slog"
+
+	"google.golang.org/grpc/reflection"
+
+	"github.com/sluice-serve/sluice/gateway/h2"
+)
+
+// newOwn is the transport of our own.
+func newOwn(cfg *Config, service *Service, t *tls.Config) (*h2.Server, error) {
+	c := h2.DefaultConfig()
+	c.TLS = t
+	c.MaxStreams, c.MaxMessage = cfg.MaxStreams, cfg.MaxMessage
+	c.StreamWindow, c.ConnectionWindow = int(cfg.StreamWindow), int(cfg.ConnectionWindow)
+	c.KeepaliveTime, c.KeepaliveTimeout = cfg.KeepaliveTime, cfg.KeepaliveTimeout
+	c.PermitWithoutCalls, c.MinPingInterval = cfg.PermitWithoutCalls, cfg.MinPingInterval
+	c.MaxConnectionAge, c.MaxConnectionAgeGrace = cfg.MaxConnectionAge, cfg.MaxConnectionAgeGrace
+	log := cfg.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	server, err := h2.New(c, h2.Deps{Memory: service.bodies, Codec: service.Codec(), Log: log})
+	if err != nil {
+		return nil, err
+	}
+	service.RegisterOn(server)
+	reflection.Register(server)
+	return server, nil
+}
