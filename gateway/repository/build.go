@@ -9,7 +9,7 @@ import (
 )
 
 // tryBuild builds with the configured number of further tries.
-func (r *Repository) tryBuild(ctx context.Context, plan *Plan, n int64) (m *Model, err error) {
+func (r *Repository) tryBuild(ctx context.Context, plan *Plan, n int64, like *Model) (m *Model, err error) {
 	if err := r.take(ctx); err != nil {
 		return nil, err
 	}
@@ -18,7 +18,7 @@ func (r *Repository) tryBuild(ctx context.Context, plan *Plan, n int64) (m *Mode
 		if try > 0 {
 			r.deps.Log.Warn(fmt.Sprintf("loading '%s' version %d again: %s", plan.Folder.Name, n, err))
 		}
-		if m, err = r.build(ctx, plan, n); err == nil || ctx.Err() != nil {
+		if m, err = r.build(ctx, plan, n, like); err == nil || ctx.Err() != nil {
 			return m, err
 		}
 	}
@@ -27,7 +27,7 @@ func (r *Repository) tryBuild(ctx context.Context, plan *Plan, n int64) (m *Mode
 
 // build makes a version whole: completed, loaded, with a scheduler. Nothing of it is
 // left when it fails.
-func (r *Repository) build(ctx context.Context, plan *Plan, n int64) (*Model, error) {
+func (r *Repository) build(ctx context.Context, plan *Plan, n int64, like *Model) (*Model, error) {
 	v, err := plan.Version(ctx, n, false)
 	if err != nil {
 		return nil, err
@@ -35,12 +35,18 @@ func (r *Repository) build(ctx context.Context, plan *Plan, n int64) (*Model, er
 	for _, note := range append(plan.Notes, v.Notes...) {
 		r.deps.Log.Debug(fmt.Sprintf("model '%s' version %d: completed %s", plan.Folder.Name, n, note))
 	}
-	if len(v.Spec.Instances) == 0 {
+	ensemble := len(Needs(v.Spec.Config)) > 0
+	if len(v.Spec.Instances) == 0 && !ensemble {
 		return nil, infer.Errorf(infer.InvalidArg, "must specify one or more 'instance group's for %s", plan.Folder.Name)
 	}
 	m := newModel(v, r.deps.Changed)
-	v.Spec.Changed = m.instanceChanged
-	if m.loaded, err = r.deps.Workers.Load(ctx, v.Spec); err != nil {
+	if err := r.generate(ctx, m, &v.Spec); err != nil {
+		return nil, err
+	}
+	if ensemble {
+		m.ready.Store(1) // as long as its steps are
+		v.Spec.Instances = nil
+	} else if err := r.loadWorker(ctx, m, v, like); err != nil {
 		return nil, err
 	}
 	if r.deps.NewStats != nil {
@@ -50,10 +56,46 @@ func (r *Repository) build(ctx context.Context, plan *Plan, n int64) (*Model, er
 	for i := range executors {
 		executors[i] = m.loaded.Executor(i)
 	}
+	if err := r.warmUp(ctx, m, v.samples, executors); err != nil {
+		return nil, errors.Join(err, r.free(ctx, m))
+	}
 	s, err := r.deps.NewScheduler(m, executors)
 	if err != nil {
 		return nil, errors.Join(err, r.free(ctx, m))
 	}
 	m.setScheduler(s)
 	return m, nil
+}
+
+// loadWorker loads a version into the workers; where it differs from a loaded one in
+// its instances alone, the model is not read again.
+func (r *Repository) loadWorker(ctx context.Context, m *Model, v *VersionPlan, like *Model) (err error) {
+	if err := r.checkGPUs(v); err != nil {
+		return err
+	}
+	v.Spec.Changed = m.instanceChanged
+	if like != nil {
+		v.Spec.Like = like.loaded
+	}
+	m.loaded, err = r.deps.Workers.Load(ctx, v.Spec)
+	return err
+}
+
+// checkGPUs refuses a load onto a GPU whose memory is used beyond its limit.
+// Source: --model-load-gpu-limit of the original.
+func (r *Repository) checkGPUs(v *VersionPlan) error {
+	if r.deps.GPUMemory == nil {
+		return nil
+	}
+	for _, i := range v.Spec.Instances {
+		limit, ok := r.cfg.GPULimits[i.Device]
+		if !i.GPU || !ok {
+			continue
+		}
+		used, total, known := r.deps.GPUMemory(i.Device)
+		if known && float64(used) > limit*float64(total) {
+			return infer.Errorf(infer.Unavailable, "can not create model '%s': memory limit set for GPU %d has exceeded, model loading is rejected.", i.Name, i.Device)
+		}
+	}
+	return nil
 }

@@ -17,15 +17,38 @@ import (
 
 // Config says where models are and how they are loaded.
 type Config struct {
-	Paths           []string // --model-repository, each a folder of model folders
-	NoAutoComplete  bool     // --disable-auto-complete-config
-	StrictReadiness bool     // --strict-readiness: Ready needs every model
-	LoadThreads     int      // --model-load-thread-count; 0: 4
-	LoadRetries     int      // --model-load-retry-count: further tries after a failure
+	Paths           []string      // --model-repository, each a folder of model folders
+	NoAutoComplete  bool          // --disable-auto-complete-config
+	StrictReadiness bool          // --strict-readiness: Ready needs every model
+	LoadThreads     int           // --model-load-thread-count; 0: 4
+	LoadRetries     int           // --model-load-retry-count: further tries after a failure
+	Mode            Mode          // --model-control-mode
+	PollInterval    time.Duration // --repository-poll-secs; 0: never, also with Poll
+	Startup         []string      // --load-model, with Explicit; "*" alone: all
+	ConfigName      string        // --model-config-name; "": config.pbtxt
+	Namespacing     bool          // --model-namespacing
+	// GPULimits is --model-load-gpu-limit: CUDA ordinal → the most of its memory, as a
+	// fraction, that may be in use when a model is loaded onto it.
+	GPULimits map[int]float64
+	TempDir   string // for the files of load calls; "": the system's
+	Cache     CacheConfig
 	// BackendOptions is --backend-config: backend → setting → value. Settings under ""
 	// are for all backends.
 	BackendOptions map[string]map[string]string
 }
+
+// Mode is --model-control-mode.
+type Mode uint8
+
+// The modes. Source: the original's model control modes.
+const (
+	None     Mode = iota // all models are loaded at the start, and stay as they are
+	Poll                 // changes of the repositories are taken over
+	Explicit             // load calls alone load
+)
+
+// String is the mode as the flag has it.
+func (m Mode) String() string { return [...]string{"none", "poll", "explicit"}[m] }
 
 // defaultLoadThreads is --model-load-thread-count's default.
 const defaultLoadThreads = 4
@@ -79,6 +102,9 @@ type LoadSpec struct {
 	Backend   string
 	Options   map[string]string
 	Instances []InstanceSpec
+	// Like is a loaded version that differs in its instances alone: its model can be used
+	// again, so that no file is read. nil: none.
+	Like Loaded
 	// Changed says that an instance went out of service or is back in it. It may be
 	// called from any goroutine; calls for one instance come in order.
 	Changed func(instance int, up bool)
@@ -123,6 +149,15 @@ type Deps struct {
 	NewScheduler func(m *Model, instances []infer.Executor) (schedule.Scheduler, error)
 	Agents       Agents // nil: models that name agents are not loaded
 	Stores       Stores // nil: all repositories are folders of this machine
+	// CheckEnsemble compares an ensemble's config with those of the models that its steps
+	// run, which serve; nil: nothing is compared. It is called again whenever one of them
+	// was loaded.
+	CheckEnsemble func(cfg *configpb.ModelConfig, step func(Need) *configpb.ModelConfig) error
+	// GPUMemory is what is known of a GPU, in bytes; nil: nothing is.
+	GPUMemory func(device int) (used, total int64, known bool)
+	// Forget is told of a load whose answers nobody will ask for any more; nil: nobody
+	// keeps answers.
+	Forget func(ctx context.Context, load uint64)
 	// Changed is called after states or readiness changed, outside all locks; nil: nobody
 	// listens.
 	Changed func()

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/sluice-serve/sluice/gateway/modelconfig"
 	"github.com/sluice-serve/sluice/infer"
 	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
@@ -24,6 +26,25 @@ type Folder struct {
 	Name string
 	Dir  string   // absolute
 	Also []string // other folders of the same name: none of them can be served
+
+	// Namespace is the repository, where namespaces are on.
+	Namespace string
+	// Config replaces the config file; nil: it is read.
+	Config *configpb.ModelConfig
+	// ConfigName chooses configs/<ConfigName>.pbtxt over config.pbtxt, where it is
+	// there. Source: --model-config-name.
+	ConfigName string
+}
+
+// configFolder holds the configs that --model-config-name chooses from.
+const configFolder = "configs"
+
+func (f *Folder) key() key { return key{f.Namespace, f.Name} }
+
+// ensemble says that the model is one, as far as its config can be read.
+func (f *Folder) ensemble() bool {
+	cfg, _, err := f.readConfig(true)
+	return err == nil && (cfg.GetEnsembleScheduling() != nil || cfg.Platform == modelconfig.PlatformEnsemble)
 }
 
 // Find lists the model folders of all repositories by name. What can't be read is
@@ -190,16 +211,31 @@ func (f *Folder) Read(name string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
+// configFile is the name of the config in the folder.
+func (f *Folder) configFile() string {
+	if f.ConfigName != "" && modelconfig.SafePath(f.ConfigName) && !strings.Contains(f.ConfigName, "/") {
+		name := configFolder + "/" + f.ConfigName + ".pbtxt"
+		if info, err := os.Stat(filepath.Join(f.Dir, name)); err == nil && info.Mode().IsRegular() {
+			return name
+		}
+	}
+	return ConfigFile
+}
+
 // readConfig reads and parses the config. Where there is none and it may be completed,
 // the config is empty and the source nil.
 func (f *Folder) readConfig(complete bool) (*configpb.ModelConfig, *modelconfig.Source, error) {
-	path := filepath.Join(f.Dir, ConfigFile)
+	if f.Config != nil {
+		return proto.CloneOf(f.Config), nil, nil
+	}
+	name := f.configFile()
+	path := filepath.Join(f.Dir, name)
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) && complete {
 		return &configpb.ModelConfig{}, nil, nil
 	}
 	if err == nil && !info.Mode().IsRegular() {
-		return nil, nil, infer.Errorf(infer.InvalidArg, "%s is no plain file", ConfigFile)
+		return nil, nil, infer.Errorf(infer.InvalidArg, "%s is no plain file", name)
 	}
 	var data []byte
 	if err == nil && info.Size() <= modelconfig.MaxSize {
@@ -207,9 +243,9 @@ func (f *Folder) readConfig(complete bool) (*configpb.ModelConfig, *modelconfig.
 	}
 	switch {
 	case err != nil:
-		return nil, nil, infer.Errorf(infer.NotFound, "failed to open text file for read %s: %w", ConfigFile, plain(err))
+		return nil, nil, infer.Errorf(infer.NotFound, "failed to open text file for read %s: %w", name, plain(err))
 	case info.Size() > modelconfig.MaxSize:
-		return nil, nil, infer.Errorf(infer.InvalidArg, "%s has %d bytes, the most is %d", ConfigFile, info.Size(), modelconfig.MaxSize)
+		return nil, nil, infer.Errorf(infer.InvalidArg, "%s has %d bytes, the most is %d", name, info.Size(), modelconfig.MaxSize)
 	}
-	return modelconfig.Parse(f.Name+"/"+ConfigFile, data)
+	return modelconfig.Parse(f.Name+"/"+name, data)
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/sluice-serve/sluice/gateway/schedule"
@@ -115,13 +117,32 @@ func TestLoadAfterClose(t *testing.T) {
 	w := &fakeWorkers{}
 	dir := write(t, t.TempDir(), map[string]string{"m/config.pbtxt": identity, "m/1/": ""})
 	r := New(Config{Paths: []string{dir}}, deps(w))
-	if err := r.Close(t.Context()); err != nil {
-		t.Fatal(err)
+	var closing sync.WaitGroup
+	w.fail = func(LoadSpec, int) error {
+		closed := make(chan struct{})
+		closing.Go(func() {
+			close(closed)
+			if err := r.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		<-closed
+		for !r.isClosed() {
+			runtime.Gosched()
+		}
+		return nil
 	}
 	if err := r.LoadAll(t.Context()); err == nil || !strings.Contains(err.Error(), "the server is shutting down") {
 		t.Errorf("got %v", err)
 	}
+	closing.Wait()
 	if w.loaded["m/1"].unloaded.Load() != 1 {
 		t.Error("the version is still loaded")
 	}
+}
+
+func (r *Repository) isClosed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed
 }

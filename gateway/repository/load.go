@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,61 +34,90 @@ func reason(err error) string {
 	return word + ": " + err.Error()
 }
 
-// LoadAll loads every model of the repositories, LoadThreads versions at a time. What
+// LoadAll loads the models that the control mode wants at the start, LoadThreads
+// versions at a time: all of the repositories, or with Explicit those of Startup. What
 // can't be loaded becomes UNAVAILABLE and is in the joined error that comes back; the
-// rest serves. It is called once.
+// rest serves. It is called once; ctx stops it.
 func (r *Repository) LoadAll(ctx context.Context) error {
-	folders, err := Find(r.cfg.Paths)
-	errs := []error{err}
+	defer close(r.started)
+	ctx, end, ok := r.begin(ctx)
+	if !ok {
+		return infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the server is shutting down")
+	}
+	defer end()
+	r.scratch.clean()
+	if r.cfg.Mode == Explicit && !slices.Equal(r.cfg.Startup, []string{"*"}) {
+		return r.loadNamed(ctx, r.cfg.Startup)
+	}
+	folders, _, err := r.find(ctx, "")
+	if r.cfg.Mode == Poll {
+		folders = r.wait(ctx, folders)
+	}
+	return errors.Join(err, r.loadSet(ctx, folders, r.cfg.Mode == Explicit))
+}
+
+// loadNamed loads the models of --load-model.
+func (r *Repository) loadNamed(ctx context.Context, names []string) error {
+	var folders []Folder
+	var errs []error
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
+		found, _, err := r.find(ctx, name)
+		if len(found) == 0 {
+			err = errors.Join(err, &LoadError{Name: name, Err: errNoModel})
+		}
+		errs = append(errs, err)
+		folders = append(folders, found...)
+	}
+	return errors.Join(append(errs, r.loadSet(ctx, folders, true))...)
+}
+
+// loadSet loads models at the same time, ensembles after those that they may need.
+func (r *Repository) loadSet(ctx context.Context, folders []Folder, explicit bool) error {
+	var errs []error
 	var mu sync.Mutex
-	var wg sync.WaitGroup
-	r.update(func(entries map[string]*entry) {
+	note := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		errs = append(errs, plainLoad(err))
+	}
+	r.update(func(map[key]*entry) {
 		for _, f := range folders {
-			entries[f.Name] = &entry{versions: map[int64]*version{}}
+			e := r.entryLocked(f.key())
+			e.wanted, e.explicit = true, e.explicit || explicit
 		}
 	})
+	var wg sync.WaitGroup
+	var ensembles []Folder
 	for _, f := range folders {
-		wg.Go(func() {
-			if err := r.loadModel(ctx, f); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, err)
-			}
-		})
+		if f.ensemble() {
+			ensembles = append(ensembles, f)
+			continue
+		}
+		wg.Go(func() { note(r.inTurn(ctx, f, &Override{}, nil)) })
 	}
 	wg.Wait()
+	for _, f := range ensembles {
+		note(r.inTurn(ctx, f, &Override{}, nil))
+	}
+	for _, f := range folders {
+		r.reconsider(ctx, f.Name)
+	}
 	return errors.Join(errs...)
 }
 
-// loadModel reads the folder and loads the versions that its policy chooses.
-func (r *Repository) loadModel(ctx context.Context, f Folder) error {
-	plan, err := r.open(ctx, f)
-	if err != nil {
-		r.deps.Log.Error(fmt.Sprintf("failed to load model '%s': %s", f.Name, err))
-		r.update(func(entries map[string]*entry) {
-			e := entries[f.Name]
-			e.fault = reason(err)
-			// Versions that would have been served are shown with the reason.
-			for _, n := range plan.Versions {
-				e.versions[n] = &version{state: Unavailable, reason: e.fault}
-			}
-		})
-		return fmt.Errorf("failed to load model '%s': %w", f.Name, err)
+// plainLoad is a load's error as the start reports it: one line for each version.
+func plainLoad(err error) error {
+	var load *LoadError
+	if !errors.As(err, &load) {
+		return err
 	}
-	for _, n := range plan.Absent {
-		r.deps.Log.Error(fmt.Sprintf("version %d is specified for model '%s', but the version directory is not present", n, f.Name))
+	if load.Err != nil {
+		return fmt.Errorf("failed to load model '%s': %w", load.Name, load.Err)
 	}
-	r.update(func(entries map[string]*entry) {
-		for _, n := range plan.Versions {
-			entries[f.Name].versions[n] = &version{state: Loading}
-		}
-	})
-	errs := make([]error, len(plan.Versions))
-	var wg sync.WaitGroup
-	for i, n := range plan.Versions {
-		wg.Go(func() { errs[i] = r.loadVersion(ctx, plan, n) })
+	var errs []error
+	for _, n := range slices.Sorted(maps.Keys(load.Versions)) {
+		errs = append(errs, fmt.Errorf("failed to load '%s' version %d: %w", load.Name, n, load.Versions[n]))
 	}
-	wg.Wait()
 	return errors.Join(errs...)
 }
 
@@ -112,52 +142,71 @@ func (r *Repository) take(ctx context.Context) error {
 
 func (r *Repository) give() { <-r.load }
 
-// loadVersion builds a version, swaps it in, and retires the one that it replaces.
-func (r *Repository) loadVersion(ctx context.Context, plan *Plan, n int64) error {
-	name := plan.Folder.Name
-	start := time.Now()
-	m, err := r.tryBuild(ctx, plan, n)
-	if err != nil {
-		r.deps.Log.Error(fmt.Sprintf("failed to load '%s' version %d: %s", name, n, reason(err)))
-		r.update(func(entries map[string]*entry) {
-			v := entries[name].versions[n]
-			if v.model == nil { // a reload that fails leaves the old one serving
-				v.state = Unavailable
-			}
-			v.reason = reason(err)
-		})
-		return fmt.Errorf("failed to load '%s' version %d: %w", name, n, err)
+// retireLater retires models that are in no view any more, in the background; Close
+// waits for it. done is told of each that is gone.
+func (r *Repository) retireLater(ctx context.Context, models []*Model, done func(*Model)) {
+	if len(models) == 0 {
+		return
 	}
-	var old *Model
-	swapped := false
-	r.update(func(entries map[string]*entry) {
-		if r.closed {
+	r.mu.Lock()
+	ctx, end := r.countLocked(context.WithoutCancel(ctx), r.leaving)
+	r.mu.Unlock()
+	for _, m := range models {
+		m.retire()
+	}
+	go func() {
+		defer end()
+		for _, m := range models {
+			if err := r.retire(ctx, m); err != nil {
+				r.deps.Log.Error(err.Error())
+			}
+			if done != nil {
+				done(m)
+			}
+		}
+	}()
+}
+
+// unloaded notes that a version is gone, unless another has its place.
+func (r *Repository) unloaded(k key) func(*Model) {
+	return func(m *Model) {
+		r.update(func(entries map[key]*entry) {
+			e := entries[k]
+			if e == nil {
+				return
+			}
+			if v := e.versions[m.Version]; v != nil && v.model == m {
+				v.state, v.reason, v.model = Unavailable, reasonUnloaded, nil
+			}
+		})
+	}
+}
+
+// settleTime is how long a load call waits for the requests that the old versions have.
+const settleTime = 5 * time.Second
+
+// settle waits until the requests that hold models are answered, so that what a client
+// hears after a load call is of the new versions alone.
+func settle(ctx context.Context, models []*Model) {
+	late := time.NewTimer(settleTime)
+	defer late.Stop()
+	for _, m := range models {
+		select {
+		case <-m.drained:
+		case <-late.C:
+			return
+		case <-ctx.Done():
 			return
 		}
-		v := entries[name].versions[n]
-		old, swapped = v.model, true
-		*v = version{state: Ready, model: m}
-	})
-	if !swapped {
-		err := infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the server is shutting down")
-		return errors.Join(fmt.Errorf("failed to load '%s' version %d: %w", name, n, err), r.retire(ctx, m))
 	}
-	if m.stats != nil {
-		m.stats.SetLoadDuration(time.Since(start))
-	}
-	all, _ := m.Instances()
-	r.deps.Log.Info(fmt.Sprintf("successfully loaded '%s' version %d", name, n), slog.Int("instances", all),
-		slog.Duration("took", time.Since(start)))
-	if old == nil {
-		return nil
-	}
-	return r.retire(ctx, old)
 }
 
 // retire ends a version that is in no view any more: it waits for the requests that
 // hold it, drains its scheduler, and frees it. When ctx ends first, what waits fails.
 func (r *Repository) retire(ctx context.Context, m *Model) error {
 	m.retire()
+	m.lease.leave(ctx)
+	defer m.lease.give(ctx)
 	select {
 	case <-m.drained:
 	case <-ctx.Done():
@@ -177,6 +226,7 @@ func (r *Repository) retire(ctx context.Context, m *Model) error {
 const unloadTime = 5 * time.Second
 
 func (r *Repository) free(ctx context.Context, m *Model) error {
+	m.forget(ctx, r)
 	if m.stats != nil {
 		m.stats.Close()
 	}
@@ -184,6 +234,9 @@ func (r *Repository) free(ctx context.Context, m *Model) error {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), unloadTime)
 		defer cancel()
+	}
+	if m.loaded == nil { // an ensemble
+		return nil
 	}
 	return m.loaded.Unload(ctx)
 }

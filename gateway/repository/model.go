@@ -30,13 +30,20 @@ type Model struct {
 	priorities  uint64 // levels; 0: requests' priorities are not looked at
 	labels      map[string][]string
 
+	namespace string // its repository, where namespaces are on
+	needs     []Need // an ensemble's steps; nil for all others
+
+	generation generation
+
 	stats     Stats
 	scheduler schedule.Scheduler
-	loaded    Loaded
+	loaded    Loaded // nil: an ensemble, which is in no worker
+	lease     *lease
 
 	// pins counts the requests that hold the model. Retiring adds retired, so a request
 	// that comes late sees a negative number and looks again.
 	pins    atomic.Int64
+	leaving atomic.Bool   // retired was added to pins
 	over    atomic.Bool   // drained is closed: late requests may pass the zero again
 	drained chan struct{} // closed when retired and no pin is left
 
@@ -60,6 +67,8 @@ func newModel(plan *VersionPlan, changed func()) *Model {
 		drained:    make(chan struct{}),
 		up:         make([]bool, len(plan.Spec.Instances)),
 		changed:    changed,
+		namespace:  plan.namespace,
+		needs:      Needs(cfg),
 	}
 	for i := range m.up {
 		m.up[i] = true
@@ -99,9 +108,9 @@ func (m *Model) Release() {
 	}
 }
 
-// retire lets no further request take the model. It is called once.
+// retire lets no further request take the model.
 func (m *Model) retire() {
-	if m.pins.Add(retired) == retired && m.over.CompareAndSwap(false, true) {
+	if m.leaving.CompareAndSwap(false, true) && m.pins.Add(retired) == retired && m.over.CompareAndSwap(false, true) {
 		close(m.drained)
 	}
 }

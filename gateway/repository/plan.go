@@ -33,6 +33,8 @@ type Plan struct {
 	Versions []int64             // those that the version policy chooses, ascending
 	Absent   []int64             // those that it names and that are not there
 
+	checked bool // the config was read and is sound
+
 	cfg *Config
 	w   Workers
 }
@@ -60,6 +62,7 @@ func Open(f Folder, cfg *Config, w Workers) (*Plan, error) {
 	if err := p.checkEarly(opts); err != nil {
 		return p, err
 	}
+	p.checked = true
 	p.Versions, p.Absent = choose(p.Config.VersionPolicy, p.Existing)
 	if len(p.Versions) == 0 {
 		return p, infer.Errorf(infer.InvalidArg, "at least one version must be available under the version policy of model '%s'", f.Name)
@@ -111,10 +114,6 @@ func unsupported(cfg *configpb.ModelConfig) error {
 	}
 	add(cfg.GetSequenceBatching() != nil, "sequence_batching")
 	add(cfg.GetEnsembleScheduling() != nil, "ensemble_scheduling")
-	add(len(cfg.GetModelRepositoryAgents().GetAgents()) > 0, "model_repository_agents")
-	add(len(cfg.BatchInput) > 0, "batch_input")
-	add(len(cfg.BatchOutput) > 0, "batch_output")
-	add(slices.ContainsFunc(cfg.Input, func(t *configpb.ModelInput) bool { return t.AllowRaggedBatch }), "allow_ragged_batch")
 	add(slices.ContainsFunc(cfg.InstanceGroup, func(g *configpb.ModelInstanceGroup) bool { return g.Passive }), "instance_group passive")
 	add(slices.ContainsFunc(cfg.InstanceGroup, func(g *configpb.ModelInstanceGroup) bool { return len(g.SecondaryDevices) > 0 }),
 		"instance_group secondary_devices")
@@ -126,11 +125,15 @@ func unsupported(cfg *configpb.ModelConfig) error {
 
 // VersionPlan is one version, ready to be loaded.
 type VersionPlan struct {
+	namespace string
+
 	Spec   LoadSpec
 	Labels map[string][]string // output → class labels
 	Notes  []string            // what the model file completed
 	// Described says that the model file was opened for its tensors.
 	Described bool
+
+	samples []sample // of model_warmup
 }
 
 // Version completes and checks one version: with what its model file declares, where
@@ -138,7 +141,7 @@ type VersionPlan struct {
 func (p *Plan) Version(ctx context.Context, version int64, verify bool) (*VersionPlan, error) {
 	cfg := proto.CloneOf(p.Config)
 	opts := p.options()
-	v := &VersionPlan{Labels: map[string][]string{}, Spec: LoadSpec{
+	v := &VersionPlan{namespace: p.Folder.Namespace, Labels: map[string][]string{}, Spec: LoadSpec{
 		Name: p.Folder.Name, Version: version, ModelDir: p.Folder.Dir, Config: cfg, Backend: cfg.Backend,
 		ModelFile: filepath.Join(p.Folder.Dir, strconv.FormatInt(version, 10), cfg.DefaultModelFilename),
 		Options:   p.cfg.options(cfg.Backend),
@@ -163,6 +166,10 @@ func (p *Plan) Version(ctx context.Context, version int64, verify bool) (*Versio
 		return v, err
 	}
 	v.Spec.Instances = instances(cfg)
+	var err error
+	if v.samples, err = p.samples(v); err != nil {
+		return v, err
+	}
 	return v, p.labels(v)
 }
 

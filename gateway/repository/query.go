@@ -20,13 +20,16 @@ func (r *Repository) Ready() bool {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, e := range r.entries {
+	for k, e := range r.entries {
+		if !e.wanted {
+			continue
+		}
 		if e.fault != "" || len(e.versions) == 0 {
 			return false
 		}
 		for _, v := range e.versions {
-			unloaded := v.state == Unavailable && v.reason == reasonUnloaded
-			if !unloaded && (v.state != Ready || !v.model.Ready()) {
+			out := v.state == Unloading || v.state == Unavailable && v.reason == reasonUnloaded
+			if !out && (v.state != Ready || !r.serves(k.namespace, v.model, 0)) {
 				return false
 			}
 		}
@@ -41,7 +44,25 @@ func (r *Repository) ModelReady(name, version string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return m.Ready(), nil
+	return r.serves(m.namespace, m, 0), nil
+}
+
+// deepestStep bounds ensembles of ensembles.
+const deepestStep = 32
+
+// serves says that a version has an instance in service, or all models that an ensemble
+// needs have.
+func (r *Repository) serves(own string, m *Model, depth int) bool {
+	if !m.Ready() || depth > deepestStep {
+		return false
+	}
+	for _, n := range m.needs {
+		step := r.view.Load().step(own, n)
+		if step == nil || !r.serves(step.namespace, step, depth+1) {
+			return false
+		}
+	}
+	return true
 }
 
 // Metadata describes a model; errors as Acquire.
@@ -82,21 +103,26 @@ func (r *Repository) RawInput(name, version string, size int64) (infer.Tensor, e
 // Source: ModelStatistics of the original; its code for an unknown model is InvalidArg.
 func (r *Repository) Statistics(name, version string) (*inference.ModelStatisticsResponse, error) {
 	resp := &inference.ModelStatisticsResponse{}
-	models := r.view.Load().models
+	view := r.view.Load()
+	models := view.models
 	add := func(m *Model) {
 		if m.stats != nil {
 			resp.ModelStats = append(resp.ModelStats, m.stats.Snapshot())
 		}
 	}
 	if name == "" {
-		for _, name := range slices.Sorted(maps.Keys(models)) {
-			for _, v := range models[name].versions {
-				add(models[name].byVersion[v])
+		for _, s := range view.sorted() {
+			for _, v := range s.versions {
+				add(s.byVersion[v])
 			}
 		}
 		return resp, nil
 	}
 	s, ok := models[name]
+	if ok && s.same > 1 {
+		_, err := r.lookup(name, version)
+		return nil, err
+	}
 	if !ok || len(s.versions) == 0 {
 		return nil, infer.Errorf(infer.InvalidArg, "requested model '%s' is not available", name)
 	}
@@ -118,34 +144,82 @@ func (r *Repository) Statistics(name, version string) (*inference.ModelStatistic
 	return resp, nil
 }
 
+// sorted are all models by name.
+func (v *view) sorted() []*served {
+	var all []*served
+	for _, name := range slices.Sorted(maps.Keys(v.models)) {
+		if v.models[name].same < 2 {
+			all = append(all, v.models[name])
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(v.spaces), compareKeys) {
+		if v.models[k.name].same > 1 {
+			all = append(all, v.spaces[k])
+		}
+	}
+	return all
+}
+
 // Index lists all models by name and version with their states, or only those that are
-// READY. A model without versions, since its config or folder is wrong, is UNAVAILABLE
-// with the reason and no version.
+// READY: those of the repositories as they are now, and those that are loaded. One
+// without versions, since its config or folder is wrong, is UNAVAILABLE with the reason
+// and no version; one that nobody loaded has no state.
 func (r *Repository) Index(ready bool) *inference.RepositoryIndexResponse {
+	var idle []Folder
+	if r.cfg.Mode == Explicit && !ready {
+		idle = r.listed()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	resp := &inference.RepositoryIndexResponse{}
-	add := func(name, version string, state State, reason string) {
-		if !ready || state == Ready {
-			resp.Models = append(resp.Models, &inference.RepositoryIndexResponse_ModelIndex{
-				Name: name, Version: version, State: state.String(), Reason: reason})
+	add := func(name, version, state, reason string) {
+		if !ready || state == Ready.String() {
+			resp.Models = append(resp.Models, &inference.RepositoryIndexResponse_ModelIndex{Name: name, Version: version, State: state, Reason: reason})
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.entries)) {
-		e := r.entries[name]
-		if len(e.versions) == 0 {
-			state := Loading
-			if e.fault != "" {
-				state = Unavailable
-			}
-			add(name, "", state, e.fault)
+	keys := slices.Collect(maps.Keys(r.entries))
+	for _, f := range idle {
+		if r.entries[f.key()] == nil {
+			keys = append(keys, f.key())
+		}
+	}
+	slices.SortFunc(keys, compareKeys)
+	for _, k := range keys {
+		e := r.entries[k]
+		switch {
+		case e == nil || len(e.versions) == 0 && !e.wanted && e.fault == "":
+			add(k.name, "", "", "")
+			continue
+		case len(e.versions) == 0 && e.fault != "":
+			add(k.name, "", Unavailable.String(), e.fault)
+		case len(e.versions) == 0:
+			add(k.name, "", Loading.String(), "")
 		}
 		for _, n := range slices.Sorted(maps.Keys(e.versions)) {
 			v := e.versions[n]
-			add(name, strconv.FormatInt(n, 10), v.state, v.reason)
+			add(k.name, strconv.FormatInt(n, 10), v.state.String(), v.reason)
 		}
 	}
 	return resp
+}
+
+// listed are the folders of the repositories that are on this machine; what can't be
+// read is left out.
+func (r *Repository) listed() []Folder {
+	var folders []Folder
+	for _, path := range r.cfg.Paths {
+		if r.deps.Stores != nil && r.deps.Stores.Remote(path) {
+			continue
+		}
+		found, _ := Find([]string{path}) // what can't be read is told when it is loaded
+		for _, f := range found {
+			if r.cfg.Namespacing {
+				f.Namespace = path
+			}
+			folders = merge(folders, f)
+		}
+	}
+	return folders
 }
 
 // Status is one row of the start-up table.

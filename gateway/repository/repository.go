@@ -34,20 +34,45 @@ const reasonUnloaded = "unloaded"
 
 // Repository owns the models. Its methods may be called from any goroutine.
 type Repository struct {
-	cfg  Config
-	deps Deps
+	cfg     Config
+	deps    Deps
+	scratch scratch
 
-	view atomic.Pointer[view]
-	load chan struct{} // a token for each version that may load at the same time
+	view        atomic.Pointer[view]
+	generations atomic.Uint64
+	load        chan struct{} // a token for each version that may load at the same time
+	warmups     atomic.Uint64 // batches of warm-up so far
+	turns       turns
+	started     chan struct{}  // closed when LoadAll is over
+	busy        sync.WaitGroup // loads, and versions on their way out; added to under mu
 
 	mu      sync.Mutex
-	entries map[string]*entry // mu
-	closed  bool              // mu
+	entries map[key]*entry             // mu
+	loads   map[int]context.CancelFunc // mu; of loads that busy counts
+	leaving map[int]context.CancelFunc // mu; of versions on their way out
+	serial  int                        // mu; of both
+	closed  bool                       // mu
+}
+
+// key names a model, and where namespaces are on, its repository, too.
+type key struct{ namespace, name string }
+
+// String is the name as the original's log has it.
+func (k key) String() string {
+	if k.namespace == "" {
+		return k.name
+	}
+	return k.namespace + "::" + k.name
 }
 
 // entry is a model of the repository, whether it could be loaded or not.
 type entry struct {
-	fault    string // why it has no versions; "" where it has
+	fault    string  // why it has no versions; "" where it has
+	wanted   bool    // it is to serve: it was loaded, and not unloaded since
+	explicit bool    // it was loaded for its own sake, not for an ensemble
+	parked   bool    // an ensemble that waits for its steps
+	tried    look    // the folder as it was when it was loaded last, with success or not
+	source   *source // of what serves; nil: nothing does
 	versions map[int64]*version
 }
 
@@ -60,7 +85,8 @@ type version struct {
 
 // view is what requests see. It is never changed once it is stored.
 type view struct {
-	models map[string]*served
+	models map[string]*served // by name
+	spaces map[key]*served    // where namespaces are on
 }
 
 // served is one model in a view.
@@ -70,6 +96,8 @@ type served struct {
 	versions  []string          // of byVersion, ascending by number
 	known     []int64           // all versions, in whatever state, ascending
 	fault     string            // why it has no versions at all
+	unloaded  bool              // on purpose
+	same      int               // models of that name in other namespaces
 }
 
 // New makes an empty repository; LoadAll fills it, Close empties it.
@@ -80,7 +108,9 @@ func New(cfg Config, deps Deps) *Repository {
 	if deps.Changed == nil {
 		deps.Changed = func() {}
 	}
-	r := &Repository{cfg: cfg, deps: deps, load: make(chan struct{}, cfg.LoadThreads), entries: map[string]*entry{}}
+	r := &Repository{cfg: cfg, deps: deps, load: make(chan struct{}, cfg.LoadThreads), entries: map[key]*entry{},
+		loads: map[int]context.CancelFunc{}, leaving: map[int]context.CancelFunc{}, started: make(chan struct{}), scratch: scratch{parent: cfg.TempDir}}
+	r.turns.all = map[key]*turn{}
 	r.view.Store(&view{models: map[string]*served{}})
 	return r
 }
@@ -112,12 +142,25 @@ func (r *Repository) lookup(name, version string) (*Model, error) {
 	if !ok {
 		return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' is not found", name)
 	}
+	if s.same > 1 {
+		// Source: ModelRepositoryManager::GetModel of the original.
+		return nil, infer.Errorf(infer.InvalidArg, "There are %d identifiers of model '%s' in global map, model namespace must be provided to resolve ambiguity.",
+			s.same, name)
+	}
+	return s.find(name, version)
+}
+
+// find is the version that a request means.
+func (s *served) find(name, version string) (*Model, error) {
 	if s.fault != "" {
 		return nil, infer.Refusef(infer.Unavailable, infer.ReasonNotReady, "Request for unknown model: '%s' is not found: it could not be loaded", name)
 	}
 	if version == "" {
 		if s.latest != nil {
 			return s.latest, nil
+		}
+		if s.unloaded {
+			return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' has no available versions", name)
 		}
 		return nil, infer.Refusef(infer.Unavailable, infer.ReasonNotReady, "Request for unknown model: '%s' has no available versions", name)
 	}
@@ -131,8 +174,11 @@ func (r *Repository) lookup(name, version string) (*Model, error) {
 	if m, ok := s.byVersion[strconv.FormatInt(n, 10)]; ok { // "01", "+1"
 		return m, nil
 	}
-	if slices.Contains(s.known, n) {
+	if slices.Contains(s.known, n) && !s.unloaded {
 		return nil, infer.Refusef(infer.Unavailable, infer.ReasonNotReady, "Request for unknown model: '%s' version %d is not at ready state", name, n)
+	}
+	if slices.Contains(s.known, n) {
+		return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' version %d is not at ready state", name, n)
 	}
 	return nil, infer.Errorf(infer.NotFound, "Request for unknown model: '%s' version %d is not found", name, n)
 }
@@ -150,20 +196,47 @@ func parseVersion(version string) (int64, error) {
 }
 
 // update changes states under the lock and makes the view that follows from them.
-func (r *Repository) update(change func(entries map[string]*entry)) {
+func (r *Repository) update(change func(entries map[key]*entry)) {
 	r.mu.Lock()
 	change(r.entries)
 	next := &view{models: make(map[string]*served, len(r.entries))}
-	for name, e := range r.entries {
-		next.models[name] = e.serve()
+	if r.cfg.Namespacing {
+		next.spaces = make(map[key]*served, len(r.entries))
+	}
+	for k, e := range r.entries {
+		s := e.serve()
+		s.unloaded = s.unloaded && !r.closed
+		if next.spaces != nil {
+			next.spaces[k] = s
+		}
+		if other := next.models[k.name]; other != nil {
+			// what was unloaded makes no name ambiguous
+			switch {
+			case s.unloaded:
+				continue
+			case !other.unloaded:
+				s = &served{same: max(other.same, 1) + 1}
+			}
+		}
+		next.models[k.name] = s
 	}
 	r.view.Store(next)
 	r.mu.Unlock()
 	r.deps.Changed()
 }
 
+// entryLocked is a model's entry, a new one where there was none.
+func (r *Repository) entryLocked(k key) *entry {
+	e := r.entries[k]
+	if e == nil {
+		e = &entry{versions: map[int64]*version{}}
+		r.entries[k] = e
+	}
+	return e
+}
+
 func (e *entry) serve() *served {
-	s := &served{byVersion: map[string]*Model{}, fault: e.fault, known: slices.Sorted(maps.Keys(e.versions))}
+	s := &served{byVersion: map[string]*Model{}, fault: e.fault, known: slices.Sorted(maps.Keys(e.versions)), unloaded: !e.wanted}
 	for _, n := range s.known {
 		if v := e.versions[n]; v.state == Ready {
 			s.latest = v.model
@@ -174,13 +247,45 @@ func (e *entry) serve() *served {
 	return s
 }
 
-// Close unloads everything: no model takes further requests, those that hold one are
-// waited for until ctx ends, then schedulers are drained and the versions freed. It
-// returns what went wrong, joined.
+// begin counts a load, which Close stops and waits for. False: the repository is
+// closed.
+func (r *Repository) begin(ctx context.Context) (context.Context, func(), bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, nil, false
+	}
+	ctx, end := r.countLocked(ctx, r.loads)
+	return ctx, end, true
+}
+
+// countLocked counts something in busy, which ends with the ctx that it gives, at the
+// latest when its cancel function in ends is called.
+func (r *Repository) countLocked(ctx context.Context, ends map[int]context.CancelFunc) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	r.serial++
+	n := r.serial
+	ends[n] = cancel
+	r.busy.Add(1)
+	return ctx, func() {
+		cancel()
+		r.mu.Lock()
+		delete(ends, n)
+		r.mu.Unlock()
+		r.busy.Done()
+	}
+}
+
+// Close unloads everything: loads are stopped, no model takes further requests, those
+// that hold one are waited for until ctx ends, then schedulers are drained and the
+// versions freed. It returns what went wrong, joined.
 func (r *Repository) Close(ctx context.Context) error {
 	var leaving []*version
-	r.update(func(entries map[string]*entry) {
+	r.update(func(entries map[key]*entry) {
 		r.closed = true
+		for _, cancel := range r.loads {
+			cancel()
+		}
 		for _, e := range entries {
 			for _, v := range e.versions {
 				if v.state == Ready {
@@ -190,14 +295,26 @@ func (r *Repository) Close(ctx context.Context) error {
 			}
 		}
 	})
-	errs := make([]error, len(leaving))
+	errs := make([]error, len(leaving), len(leaving)+1)
 	var wg sync.WaitGroup
 	for i, v := range leaving {
 		wg.Go(func() {
 			errs[i] = r.retire(ctx, v.model)
-			r.update(func(map[string]*entry) { v.state, v.reason, v.model = Unavailable, reasonUnloaded, nil })
+			r.update(func(map[key]*entry) { v.state, v.reason, v.model = Unavailable, reasonUnloaded, nil })
 		})
 	}
 	wg.Wait()
-	return errors.Join(errs...)
+	stop := context.AfterFunc(ctx, r.hurry)
+	r.busy.Wait()
+	stop()
+	return errors.Join(append(errs, r.scratch.close())...)
+}
+
+// hurry cuts short what is on its way out.
+func (r *Repository) hurry() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, cancel := range r.leaving {
+		cancel()
+	}
 }

@@ -240,7 +240,7 @@ func TestReadinessFollowsInstances(t *testing.T) {
 func TestSwapUnderLoad(t *testing.T) {
 	w := &fakeWorkers{}
 	dir := write(t, t.TempDir(), map[string]string{"m/config.pbtxt": identity, "m/1/": ""})
-	r := New(Config{Paths: []string{dir}}, deps(w))
+	r := New(Config{Paths: []string{dir}, Mode: Explicit, Startup: []string{"*"}}, deps(w))
 	if err := r.LoadAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -262,31 +262,25 @@ func TestSwapUnderLoad(t *testing.T) {
 		})
 	}
 	var freed []*fakeLoaded
-	for range 50 {
+	for i := range 50 {
+		w.mu.Lock()
 		freed = append(freed, w.loaded["m/1"])
-		if err := r.loadModel2(t.Context(), Folder{Name: "m", Dir: dir + "/m"}); err != nil {
+		w.mu.Unlock()
+		write(t, dir, map[string]string{"m/1/weights": strings.Repeat("x", i)})
+		if err := r.Load(t.Context(), "m", &Override{}); err != nil {
 			t.Error(err)
 		}
 	}
 	stop()
 	wg.Wait()
+	if err := r.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
 	for i, l := range freed {
 		if l.unloaded.Load() != 1 {
 			t.Errorf("load %d was freed %d times", i, l.unloaded.Load())
 		}
 	}
-	if err := r.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
-}
-
-// loadModel2 loads over what is served, as a reload will.
-func (r *Repository) loadModel2(ctx context.Context, f Folder) error {
-	plan, err := Open(f, &r.cfg, r.deps.Workers)
-	if err != nil {
-		return err
-	}
-	return r.loadVersion(ctx, plan, 1)
 }
 
 func TestLabelPaths(t *testing.T) {

@@ -1,0 +1,263 @@
+package repository
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// Source of the texts: ModelRepositoryManager::LoadUnloadModel and
+// InferenceServer::LoadModel of the original.
+var (
+	errMode    = errors.New("explicit model load / unload is not allowed if polling is enabled")
+	errStarted = errors.New("Server not ready")
+)
+
+// controlled says whether load and unload calls are taken now.
+func (r *Repository) controlled() error {
+	select {
+	case <-r.started:
+	default:
+		return infer.Refusef(infer.Unavailable, infer.ReasonNotReady, "%w", errStarted)
+	}
+	if r.cfg.Mode != Explicit {
+		return infer.Errorf(infer.Unavailable, "%w", errMode)
+	}
+	return nil
+}
+
+// Load is a load call: it makes a model serve what its folder or call says, and
+// returns when it does and the requests of the versions before are answered, or nearly
+// so. A model that serves goes on until then, and stays as it was when the load fails.
+// Loads of one model follow one another. When ctx ends, Load returns; what it began goes
+// on. Errors: Unavailable in another control mode, *LoadError, Cancelled.
+func (r *Repository) Load(ctx context.Context, name string, call *Override) error {
+	if err := r.controlled(); err != nil {
+		return err
+	}
+	return r.operate(ctx, func(ctx context.Context) error {
+		folders, err := r.targets(ctx, name, call)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, f := range folders { // of several namespaces
+			errs = append(errs, r.inTurn(ctx, f, call, func(e *entry) { e.explicit = true }))
+		}
+		r.reconsider(ctx, name)
+		return errors.Join(errs...)
+	})
+}
+
+// targets are the folders that a load call means.
+func (r *Repository) targets(ctx context.Context, name string, call *Override) ([]Folder, error) {
+	folders, _, err := r.find(ctx, name)
+	switch {
+	case len(call.Files) > 0:
+		f := Folder{Name: name}
+		if len(folders) == 1 {
+			f.Namespace = folders[0].Namespace
+		}
+		return []Folder{f}, nil
+	case len(folders) == 0 && err != nil:
+		return nil, &LoadError{Name: name, Err: err}
+	case len(folders) == 0:
+		return nil, &LoadError{Name: name, Err: errNoModel}
+	}
+	return folders, nil
+}
+
+// operate runs what a call began. It goes on when the caller leaves.
+func (r *Repository) operate(ctx context.Context, do func(context.Context) error) error {
+	inner, end, ok := r.begin(context.WithoutCancel(ctx))
+	if !ok {
+		return infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the server is shutting down")
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer end()
+		done <- do(inner)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return infer.Errorf(infer.Cancelled, "the caller left; the load goes on: %w", context.Cause(ctx))
+	}
+}
+
+// inTurn reloads a model when it is its turn. before, if any, is told the entry first.
+func (r *Repository) inTurn(ctx context.Context, f Folder, call *Override, before func(*entry)) error {
+	if f.ensemble() && ctx.Value(pathKey{}) == nil {
+		give, err := r.turns.take(ctx, key{})
+		if err != nil {
+			return err
+		}
+		defer give()
+	}
+	if path, _ := ctx.Value(pathKey{}).([]key); slices.Contains(path, f.key()) {
+		return nil // a circle, which the ensemble at its beginning finds
+	}
+	give, err := r.turns.take(ctx, f.key())
+	if err != nil {
+		return err
+	}
+	defer give()
+	if before != nil {
+		r.mu.Lock()
+		before(r.entryLocked(f.key()))
+		r.mu.Unlock()
+	}
+	return r.reload(ctx, f, call, r.cfg.Mode == Poll)
+}
+
+// Unload is an unload call: when it returns, no request gets the model any more; its
+// memory is freed once those that have it are answered. dependents unloads with an
+// ensemble the models that it needs and that nobody else does. A model that is not there
+// is no error. Errors: Unavailable in another control mode, Cancelled.
+func (r *Repository) Unload(ctx context.Context, name string, dependents bool) error {
+	if err := r.controlled(); err != nil {
+		return err
+	}
+	return r.operate(ctx, func(ctx context.Context) error {
+		r.mu.Lock()
+		var keys []key
+		for k := range r.entries {
+			if k.name == name {
+				keys = append(keys, k)
+			}
+		}
+		r.mu.Unlock()
+		for _, k := range keys {
+			if err := r.unload(ctx, k, dependents); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (r *Repository) unload(ctx context.Context, k key, dependents bool) error {
+	give, err := r.turns.take(ctx, k)
+	if err != nil {
+		return err
+	}
+	needs := r.drop(ctx, k, false)
+	give()
+	r.reconsider(ctx, k.name)
+	if !dependents {
+		return nil
+	}
+	for _, n := range needs {
+		if other, ok := r.unneeded(k.namespace, n); ok {
+			if err := r.unload(ctx, other, true); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// drop takes a model out of service and gives what it needed. A parked one comes back
+// when its steps do.
+func (r *Repository) drop(ctx context.Context, k key, park bool) []Need {
+	var over []*Model
+	var needs []Need
+	r.update(func(entries map[key]*entry) {
+		e := entries[k]
+		if e == nil {
+			return
+		}
+		if e.source != nil {
+			needs = Needs(e.source.cfg)
+		}
+		e.wanted, e.fault, e.parked = false, "", park
+		if !park {
+			e.explicit, e.source = false, nil
+		}
+		for _, v := range e.versions {
+			if v.state == Ready {
+				v.state, v.reason = Unloading, ""
+				over = append(over, v.model)
+			}
+		}
+	})
+	r.retireLater(ctx, over, r.unloaded(k))
+	return needs
+}
+
+// unneeded finds the model of a step that was loaded for ensembles alone, none of which
+// is left.
+func (r *Repository) unneeded(own string, n Need) (key, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range []key{{n.Namespace, n.Name}, {own, n.Name}, {"", n.Name}} {
+		e := r.entries[k]
+		if e == nil {
+			continue
+		}
+		if e.explicit || !e.wanted {
+			return key{}, false
+		}
+		for _, o := range r.entries {
+			if o.wanted && o.source != nil && slices.ContainsFunc(Needs(o.source.cfg), func(m Need) bool { return m.Name == n.Name }) {
+				return key{}, false
+			}
+		}
+		return k, true
+	}
+	return key{}, false
+}
+
+// find lists the model folders of all repositories, or those of one model, after what
+// is elsewhere was brought here. failed are the repositories that could not be listed;
+// the error says why.
+func (r *Repository) find(ctx context.Context, name string) (folders []Folder, failed []string, err error) {
+	if name != "" && (name != filepath.Base(name) || strings.HasPrefix(name, ".") || strings.ContainsAny(name, "\x00\\/")) {
+		return nil, nil, nil
+	}
+	var errs []error
+	for _, path := range r.cfg.Paths {
+		local := path
+		if r.deps.Stores != nil && r.deps.Stores.Remote(path) {
+			if local, err = r.deps.Stores.Sync(ctx, path, name); err != nil {
+				errs, failed = append(errs, err), append(failed, path)
+				continue
+			}
+		}
+		found, err := Find([]string{local})
+		if err != nil {
+			errs, failed = append(errs, err), append(failed, path)
+		}
+		for _, f := range found {
+			if name != "" && f.Name != name {
+				continue
+			}
+			f.ConfigName = r.cfg.ConfigName
+			if r.cfg.Namespacing {
+				f.Namespace = path
+			}
+			folders = merge(folders, f)
+		}
+	}
+	slices.SortStableFunc(folders, func(a, b Folder) int { return strings.Compare(a.Name, b.Name) })
+	return folders, failed, errors.Join(errs...)
+}
+
+// merge adds a folder to those that were found; two of one key can't be served.
+func merge(folders []Folder, f Folder) []Folder {
+	for i := range folders {
+		if folders[i].key() != f.key() {
+			continue
+		}
+		if folders[i].Dir != f.Dir {
+			folders[i].Also = append(folders[i].Also, f.Dir)
+		}
+		return folders
+	}
+	return append(folders, f)
+}

@@ -1,0 +1,184 @@
+package repository
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/sluice-serve/sluice/gateway/modelconfig"
+	"github.com/sluice-serve/sluice/infer"
+	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
+)
+
+// Override is what a load call brings in place of what the repository holds. The zero
+// value brings nothing.
+// Source: the parameters "config" and "file:<path>" of the model repository extension.
+type Override struct {
+	// Config is a ModelConfig as JSON; nil: the folder's own.
+	Config *string
+	// Files are a whole model folder, by their paths in it ("1/model.onnx"); the
+	// repository's folder is not looked at then. They need Config. The bytes are never
+	// changed any more: a load goes on when its caller leaves.
+	Files map[string][]byte
+}
+
+func (o *Override) empty() bool { return o.Config == nil && len(o.Files) == 0 }
+
+// parse reads the config of a load call.
+func (o *Override) parse(name string) (*configpb.ModelConfig, error) {
+	if o.Config == nil {
+		if len(o.Files) > 0 {
+			return nil, infer.Errorf(infer.InvalidArg, "Load parameter 'config' must be specified for model file override")
+		}
+		return nil, nil
+	}
+	if int64(len(*o.Config)) > modelconfig.MaxSize {
+		return nil, infer.Errorf(infer.InvalidArg, "Invalid config override: %d bytes, the most is %d", len(*o.Config), modelconfig.MaxSize)
+	}
+	cfg := &configpb.ModelConfig{}
+	if err := protojson.Unmarshal([]byte(*o.Config), cfg); err != nil {
+		// the library varies a space in its texts, so that nobody compares them
+		text := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
+		return nil, infer.Errorf(infer.InvalidArg, "Invalid config override: %s", text)
+	}
+	return cfg, nil
+}
+
+// scratch is where files of load calls are kept: a folder of this process alone, which
+// is locked as long as it lives. The first use makes it, and removes what processes left
+// behind that were killed.
+type scratch struct {
+	parent string // "": the system's folder for temporary files
+
+	mu   sync.Mutex
+	dir  string   // mu; "": not made yet
+	lock *os.File // mu
+}
+
+const scratchLock = "lock"
+
+// folder makes an empty folder.
+func (s *scratch) folder() (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dir == "" {
+		if err := s.openLocked(); err != nil {
+			return "", err
+		}
+	}
+	dir, err := os.MkdirTemp(s.dir, "model-")
+	if err != nil {
+		return "", fmt.Errorf("making a folder for the model's files: %w", plain(err))
+	}
+	return dir, nil
+}
+
+func (s *scratch) root() string {
+	parent := s.parent
+	if parent == "" {
+		parent = os.TempDir()
+	}
+	return filepath.Join(parent, "sluice-"+strconv.Itoa(os.Getuid()))
+}
+
+func (s *scratch) openLocked() error {
+	root := s.root()
+	if err := os.Mkdir(root, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("making the folder for model files: %w", err)
+	}
+	// in a folder that all may write to, somebody else may have been first
+	info, err := os.Lstat(root)
+	if err != nil {
+		return fmt.Errorf("making the folder for model files: %w", err)
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || !ok || int(st.Uid) != os.Getuid() || info.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("'%s' is not a folder of this user alone", root)
+	}
+	s.sweep(root)
+	dir, err := os.MkdirTemp(root, "gateway-")
+	if err != nil {
+		return fmt.Errorf("making the folder for model files: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, scratchLock), os.O_CREATE|os.O_RDWR, 0o600)
+	if err == nil {
+		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}
+	if err != nil {
+		return fmt.Errorf("locking the folder for model files: %w", err)
+	}
+	s.dir, s.lock = dir, lock
+	return nil
+}
+
+// sweep removes the folders of processes that are gone: nobody holds their locks.
+func (s *scratch) sweep(root string) {
+	dirs, err := filepath.Glob(filepath.Join(root, "gateway-*"))
+	if err != nil {
+		return
+	}
+	for _, dir := range dirs {
+		lock, err := os.Open(filepath.Join(dir, scratchLock))
+		if err != nil {
+			continue // it is being made
+		}
+		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			_ = os.RemoveAll(dir) // the next one tries again
+		}
+		_ = lock.Close()
+	}
+}
+
+// clean removes what a process before left behind.
+func (s *scratch) clean() {
+	if info, err := os.Lstat(s.root()); err == nil && info.IsDir() {
+		s.sweep(s.root())
+	}
+}
+
+// close removes the folder.
+func (s *scratch) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dir == "" {
+		return nil
+	}
+	err := errors.Join(os.RemoveAll(s.dir), s.lock.Close())
+	s.dir = ""
+	return err
+}
+
+// write lays the files of a load call down in dir, and nowhere else.
+func (o *Override) write(ctx context.Context, dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("writing the model's files: %w", plain(err))
+	}
+	defer root.Close()
+	for name, data := range o.Files {
+		if !modelconfig.SafePath(name) || path.Clean(name) != name || name == "." {
+			return infer.Errorf(infer.InvalidArg, "Invalid file parameter 'file:%s': it must stay within model directory", name)
+		}
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		if err := root.MkdirAll(path.Dir(name), 0o700); err == nil {
+			err = root.WriteFile(name, data, 0o600)
+			if err == nil {
+				continue
+			}
+			return infer.Errorf(infer.InvalidArg, "failed to write '%s': %w", name, plain(err))
+		}
+		return infer.Errorf(infer.InvalidArg, "failed to write '%s': its folder can't be made", name)
+	}
+	return nil
+}

@@ -1,0 +1,230 @@
+package repository
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluice-serve/sluice/infer"
+	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
+)
+
+// resolve finds the model that an ensemble of a namespace means: the one that the step
+// names, or that of its own repository, or the only one of that name.
+func (v *view) resolve(own string, n Need) *served {
+	if v.spaces != nil {
+		for _, space := range []string{n.Namespace, own} {
+			if s := v.spaces[key{space, n.Name}]; s != nil {
+				return s
+			}
+		}
+	}
+	if s := v.models[n.Name]; s != nil && s.same < 2 {
+		return s
+	}
+	return nil
+}
+
+// step is the version that a step runs; nil: there is none.
+func (v *view) step(own string, n Need) *Model {
+	s := v.resolve(own, n)
+	if s == nil {
+		return nil
+	}
+	if n.Version < 0 {
+		return s.latest
+	}
+	m, err := s.find(n.Name, fmt.Sprint(n.Version))
+	if err != nil {
+		return nil
+	}
+	return m
+}
+
+// AcquireStep is Acquire for a step of a model of that namespace ("" where namespaces
+// are off): a name means the model of the same repository first.
+func (r *Repository) AcquireStep(ctx context.Context, own string, n Need) (*Model, error) {
+	if r.cfg.Namespacing {
+		for {
+			m := r.view.Load().step(own, n)
+			if m == nil {
+				break // Acquire says why
+			}
+			if m.pin() {
+				return m, nil
+			}
+			if err := ctx.Err(); err != nil {
+				return nil, infer.Errorf(infer.Cancelled, "request was cancelled: %w", err)
+			}
+		}
+	}
+	version := ""
+	if n.Version >= 0 {
+		version = fmt.Sprint(n.Version)
+	}
+	return r.Acquire(ctx, n.Name, version)
+}
+
+// missing are the models that an ensemble needs and that don't serve.
+func (r *Repository) missing(own string, needs []Need) []string {
+	v := r.view.Load()
+	var names []string
+	for _, n := range needs {
+		if v.step(own, n) == nil && !slices.Contains(names, n.Name) {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// errMissing has the original's words.
+// Source: ModelRepositoryManager::ValidateEnsembleConfig of the original.
+func errMissing(name string, steps []string) error {
+	return infer.Errorf(infer.InvalidArg, "ensemble %s contains models that are not available or ambiguous: %s", name, strings.Join(steps, ", "))
+}
+
+// pathKey carries the ensembles whose loads led to this one.
+type pathKey struct{}
+
+// readySteps loads the models that an ensemble needs and that are not loaded, or whose
+// folders have changed. One that can't be loaded and serves on is good enough.
+func (r *Repository) readySteps(ctx context.Context, c *change) error {
+	needs := Needs(c.plan.Config)
+	if len(needs) == 0 {
+		return nil
+	}
+	path, _ := ctx.Value(pathKey{}).([]key)
+	if slices.Contains(path, c.k) {
+		return infer.Errorf(infer.InvalidArg, "ensemble %s contains itself", c.k.name)
+	}
+	ctx = context.WithValue(ctx, pathKey{}, append(slices.Clone(path), c.k))
+	if r.cfg.Mode == Explicit {
+		var seen []key
+		for _, n := range needs {
+			folders, _, err := r.find(ctx, n.Name)
+			if err != nil {
+				r.deps.Log.Error(fmt.Sprintf("looking for the steps of ensemble '%s': %s", c.k.name, err))
+			}
+			for _, f := range choose1(folders, c.k.namespace, n) {
+				if slices.Contains(seen, f.key()) {
+					continue
+				}
+				seen = append(seen, f.key())
+				if err := r.inTurn(ctx, f, &Override{}, nil); err != nil {
+					r.deps.Log.Error(fmt.Sprintf("a step of ensemble '%s': %s", c.k.name, err))
+				}
+			}
+		}
+	}
+	if steps := r.missing(c.k.namespace, needs); len(steps) > 0 {
+		r.mu.Lock()
+		r.entryLocked(c.k).parked = true
+		r.mu.Unlock()
+		return errMissing(c.k.name, steps)
+	}
+	return r.checkEnsemble(c.k, c.plan.Config)
+}
+
+// choose1 keeps the folders that a step means.
+func choose1(folders []Folder, own string, n Need) []Folder {
+	for _, space := range []string{n.Namespace, own} {
+		for _, f := range folders {
+			if space != "" && f.Namespace == space {
+				return []Folder{f}
+			}
+		}
+	}
+	return folders
+}
+
+// reconsider looks at the ensembles that need a model which has changed: one whose step
+// is gone, or does not fit any more, is unloaded, one that waited for it is loaded. The
+// turn of no model may be held.
+func (r *Repository) reconsider(ctx context.Context, name string) {
+	for _, k := range r.dependents(name) {
+		if err := r.reconsiderOne(ctx, k); err != nil {
+			r.deps.Log.Error(fmt.Sprintf("ensemble '%s': %s", k.name, err))
+		}
+		r.reconsider(ctx, k.name)
+	}
+}
+
+// dependents are the ensembles whose steps run a model and whose state does not fit it.
+func (r *Repository) dependents(name string) []key {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []key
+	for k, e := range r.entries {
+		if e.source == nil || !e.wanted && !e.parked {
+			continue
+		}
+		needs := Needs(e.source.cfg)
+		if !slices.ContainsFunc(needs, func(n Need) bool { return n.Name == name }) {
+			continue
+		}
+		fits := len(r.missing(k.namespace, needs)) == 0 && r.checkEnsemble(k, e.source.cfg) == nil
+		if fits == e.parked {
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+func (r *Repository) reconsiderOne(ctx context.Context, k key) error {
+	giveAll, err := r.turns.take(ctx, key{})
+	if err != nil {
+		return err
+	}
+	defer giveAll()
+	give, err := r.turns.take(ctx, k)
+	if err != nil {
+		return err
+	}
+	defer give()
+	r.mu.Lock()
+	e := r.entries[k]
+	if e == nil || e.source == nil {
+		r.mu.Unlock()
+		return nil
+	}
+	src, parked := e.source, e.parked
+	r.mu.Unlock()
+	steps := r.missing(k.namespace, Needs(src.cfg))
+	err = r.checkEnsemble(k, src.cfg)
+	switch {
+	case len(steps) > 0:
+		err = errMissing(k.name, steps)
+	case err == nil && parked:
+		return r.reload(ctx, Folder{Name: k.name, Dir: src.dir, Namespace: k.namespace, ConfigName: r.cfg.ConfigName, Config: src.given()}, &Override{}, false)
+	case err == nil:
+		return nil
+	}
+	if parked {
+		return nil
+	}
+	r.drop(ctx, k, true)
+	return err
+}
+
+// given is the config that a load call brought, nil where the folder's own was read.
+func (s *source) given() *configpb.ModelConfig {
+	if s.call {
+		return s.cfg
+	}
+	return nil
+}
+
+// checkEnsemble compares an ensemble's config with those of its steps.
+func (r *Repository) checkEnsemble(k key, cfg *configpb.ModelConfig) error {
+	if r.deps.CheckEnsemble == nil {
+		return nil
+	}
+	v := r.view.Load()
+	return r.deps.CheckEnsemble(cfg, func(n Need) *configpb.ModelConfig {
+		if m := v.step(k.namespace, n); m != nil {
+			return m.Config
+		}
+		return nil
+	})
+}
