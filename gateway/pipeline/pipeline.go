@@ -11,6 +11,7 @@ import (
 	"context"
 	"sync/atomic"
 
+	"github.com/sluice-serve/sluice/cache"
 	"github.com/sluice-serve/sluice/gateway/classification"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/tracing"
@@ -50,6 +51,7 @@ type Pipeline struct {
 	models   Models
 	stopping atomic.Bool
 	tracer   *tracing.Tracer // nil: none
+	cache    *cache.Step     // nil: none
 }
 
 // New makes a pipeline over models.
@@ -95,6 +97,9 @@ func (p *Pipeline) Infer(ctx context.Context, req *infer.Request, send infer.Sen
 	}
 	m, err := p.models.Acquire(ctx, req.Model, req.Version)
 	if err != nil {
+		if req.Trace != nil {
+			untraced(req)
+		}
 		return err
 	}
 	defer m.Release()
@@ -146,12 +151,6 @@ func (p *Pipeline) checked(ctx context.Context, m Model, req *infer.Request, sen
 	}
 	req.Trace.Tensor(infer.TraceQueueInput, req.Inputs)
 	return p.execute(ctx, m, req, presented(m, req, send))
-}
-
-// execute is the part that each step of an ensemble will repeat: the response cache
-// will stand here, before the queue.
-func (p *Pipeline) execute(ctx context.Context, m Model, req *infer.Request, send infer.SendFunc) error {
-	return m.Do(ctx, req, send)
 }
 
 // presented is send with the client's view of each response: the shapes of the model
