@@ -9,6 +9,8 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/logging"
+	"github.com/sluice-serve/sluice/gateway/repository/agent"
+	"github.com/sluice-serve/sluice/gateway/repository/cloud"
 	"github.com/sluice-serve/sluice/tracing"
 )
 
@@ -46,6 +48,8 @@ type RepositoryConfig struct {
 	// BackendOptions is --backend-config: backend → setting → value; "" are settings
 	// for all.
 	BackendOptions map[string]map[string]string
+	Agents         agent.Config // --repoagent-…
+	Cloud          cloud.Config // --cloud-…; Open and Env are cmd's, and Log is not used
 }
 
 // Listen is where a protocol listens.

@@ -19,6 +19,8 @@ import (
 	"github.com/sluice-serve/sluice/gateway/pipeline"
 	"github.com/sluice-serve/sluice/gateway/ratelimit"
 	"github.com/sluice-serve/sluice/gateway/repository"
+	"github.com/sluice-serve/sluice/gateway/repository/agent"
+	"github.com/sluice-serve/sluice/gateway/repository/cloud"
 	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/gateway/stats"
 	"github.com/sluice-serve/sluice/infer"
@@ -34,6 +36,7 @@ type Gateway struct {
 	alarm    *schedule.Alarm
 	workers  *client.Workers
 	stats    *stats.Registry
+	store    *cloud.Store
 	models   *repository.Repository
 	control  *control.Server
 	pipeline *pipeline.Pipeline
@@ -81,10 +84,12 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	g.stats = stats.New(stats.Config{CounterLatencies: m.Counters, SummaryLatencies: m.Summaries,
 		HistogramLatencies: m.Histograms, Quantiles: m.Quantiles, CPU: m.CPU, GPU: m.GPU, Version: g.cfg.Version})
 	r := &g.cfg.Repository
+	g.store = newStore(&g.cfg, g.logger)
 	g.models = repository.New(repository.Config{Paths: r.Paths, NoAutoComplete: r.NoAutoComplete,
 		StrictReadiness: r.StrictReadiness, LoadThreads: r.LoadThreads, LoadRetries: r.LoadRetries,
 		BackendOptions: r.BackendOptions},
 		repository.Deps{Workers: repositoryWorkers{g.workers}, NewStats: g.newStats, NewScheduler: g.newScheduler,
+			Agents: agents{agent.New(r.Agents, g.logger)}, Stores: g.store,
 			Changed: func() { g.control.Changed() }, Log: g.logger})
 	g.tracer = tracing.New(g.cfg.Trace, tracing.Deps{Log: g.logger, Dropped: g.stats.TracesDropped})
 	g.control = control.New(g.cfg.ID, g.cfg.Version, control.Deps{Models: g.models, Log: g.log, Tracer: g.tracer})
@@ -301,6 +306,9 @@ func (g *Gateway) close(ctx context.Context) error {
 	var errs []error
 	if g.models != nil {
 		errs = append(errs, g.models.Close(ctx))
+	}
+	if g.store != nil {
+		errs = append(errs, g.store.Close(ctx))
 	}
 	if g.workers != nil {
 		errs = append(errs, g.workers.Close(ctx))
