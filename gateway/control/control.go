@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-serve/sluice/gateway/logging"
+	"github.com/sluice-serve/sluice/gateway/repository"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
@@ -27,6 +28,9 @@ type Models interface {
 	Config(name, version string) (*modelconfig.ModelConfig, error)
 	Statistics(name, version string) (*inference.ModelStatisticsResponse, error)
 	Index(ready bool) *inference.RepositoryIndexResponse
+	// Load and Unload are those calls of the model repository extension.
+	Load(ctx context.Context, name string, call *repository.Override) error
+	Unload(ctx context.Context, name string, dependents bool) error
 	// RawInput is the one input of a model, in the shape that a raw request of so many
 	// bytes fills.
 	RawInput(name, version string, size int64) (infer.Tensor, error)
@@ -135,8 +139,8 @@ func (s *Server) ModelReady(name, version string) (bool, error) {
 }
 
 // extensions are those of the v2 protocol that this server really has.
-var extensions = []string{"classification", "schedule_policy", "model_configuration", "binary_tensor_data", "parameters",
-	"statistics", "trace", "logging"}
+var extensions = []string{"classification", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
+	"model_configuration", "binary_tensor_data", "parameters", "statistics", "trace", "logging"}
 
 // ServerMetadata names the server and its extensions.
 func (s *Server) ServerMetadata() *inference.ServerMetadataResponse {

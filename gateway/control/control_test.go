@@ -10,17 +10,17 @@ import (
 	"github.com/sluice-serve/sluice/proto/inference"
 )
 
-// repository is a Models whose readiness can be set; the rest is not called.
-type repository struct {
+// models is a Models whose readiness can be set; the rest is not called.
+type models struct {
 	Models
 	ready bool
 }
 
-func (r *repository) Ready() bool                             { return r.ready }
-func (r *repository) ModelReady(string, string) (bool, error) { return r.ready, nil }
+func (r *models) Ready() bool                             { return r.ready }
+func (r *models) ModelReady(string, string) (bool, error) { return r.ready, nil }
 
-func server() (*Server, *repository) {
-	r := &repository{ready: true}
+func server() (*Server, *models) {
+	r := &models{ready: true}
 	return New("triton", "1", Deps{Models: r, Log: logging.New(&bytes.Buffer{}, logging.DefaultSettings())}), r
 }
 

@@ -103,26 +103,15 @@ func lacks[T any](ctx context.Context, s *Service, method string, action infer.A
 }
 
 const (
-	streamFeature  = "streaming inference"
-	controlFeature = "the model_repository extension's load and unload"
-	systemFeature  = "the system_shared_memory extension"
-	cudaFeature    = "the cuda_shared_memory extension"
+	streamFeature = "streaming inference"
+	systemFeature = "the system_shared_memory extension"
+	cudaFeature   = "the cuda_shared_memory extension"
 )
 
 // ModelStreamInfer is not there yet.
 func (s *Service) ModelStreamInfer(stream grpc.BidiStreamingServer[inference.ModelInferRequest, inference.ModelStreamInferResponse]) error {
 	_, err := lacks[struct{}](stream.Context(), s, "ModelStreamInfer", infer.ActionInference, "", streamFeature)
 	return err
-}
-
-// RepositoryModelLoad is not there yet.
-func (s *Service) RepositoryModelLoad(ctx context.Context, r *inference.RepositoryModelLoadRequest) (*inference.RepositoryModelLoadResponse, error) {
-	return lacks[inference.RepositoryModelLoadResponse](ctx, s, "RepositoryModelLoad", infer.ActionModelRepository, r.ModelName, controlFeature)
-}
-
-// RepositoryModelUnload is not there yet.
-func (s *Service) RepositoryModelUnload(ctx context.Context, r *inference.RepositoryModelUnloadRequest) (*inference.RepositoryModelUnloadResponse, error) {
-	return lacks[inference.RepositoryModelUnloadResponse](ctx, s, "RepositoryModelUnload", infer.ActionModelRepository, r.ModelName, controlFeature)
 }
 
 // SystemSharedMemoryStatus is not there yet.

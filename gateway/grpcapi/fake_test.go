@@ -152,6 +152,21 @@ func (c *fakeControl) TraceSettings(req *inference.TraceSettingRequest) (*infere
 	return &inference.TraceSettingResponse{Settings: settings}, nil
 }
 
+// Load and Unload know "m", too; what they were told is in the texts of their errors.
+func (c *fakeControl) Load(_ context.Context, name string, params map[string]*inference.ModelRepositoryParameter) error {
+	if len(params) > 0 {
+		return infer.Errorf(infer.InvalidArg, "%d parameters, file of %d bytes", len(params), len(params["file:1/model.onnx"].GetBytesParam()))
+	}
+	return c.find(name)
+}
+
+func (c *fakeControl) Unload(_ context.Context, name string, dependents bool) error {
+	if dependents {
+		return infer.Errorf(infer.Unavailable, "with dependents")
+	}
+	return c.find(name)
+}
+
 func (c *fakeControl) LogSettings(*inference.LogSettingsRequest) (*inference.LogSettingsResponse, error) {
 	return &inference.LogSettingsResponse{}, nil
 }

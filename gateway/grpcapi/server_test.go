@@ -402,7 +402,6 @@ func TestControlCalls(t *testing.T) {
 func TestWhatIsNotThereSaysSo(t *testing.T) {
 	r := start(t)
 	for method, in := range map[string]any{
-		"RepositoryModelLoad": &inference.RepositoryModelLoadRequest{}, "RepositoryModelUnload": &inference.RepositoryModelUnloadRequest{},
 		"SystemSharedMemoryStatus": &inference.SystemSharedMemoryStatusRequest{}, "SystemSharedMemoryRegister": &inference.SystemSharedMemoryRegisterRequest{},
 		"SystemSharedMemoryUnregister": &inference.SystemSharedMemoryUnregisterRequest{}, "CudaSharedMemoryStatus": &inference.CudaSharedMemoryStatusRequest{},
 		"CudaSharedMemoryRegister": &inference.CudaSharedMemoryRegisterRequest{}, "CudaSharedMemoryUnregister": &inference.CudaSharedMemoryUnregisterRequest{},

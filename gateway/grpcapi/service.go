@@ -42,6 +42,11 @@ type Control interface {
 	ModelConfig(name, version string) (*modelconfig.ModelConfig, error)
 	Statistics(name, version string) (*inference.ModelStatisticsResponse, error)
 	Index(ready bool) (*inference.RepositoryIndexResponse, error)
+	// Load makes a model serve what its folder says, or the parameters bring, which
+	// are never changed any more.
+	Load(ctx context.Context, name string, params map[string]*inference.ModelRepositoryParameter) error
+	// Unload takes a model out of service, with dependents those it alone needs.
+	Unload(ctx context.Context, name string, dependents bool) error
 	LogSettings(*inference.LogSettingsRequest) (*inference.LogSettingsResponse, error)
 	// TraceSettings changes what the request names, an empty value being a clear.
 	TraceSettings(*inference.TraceSettingRequest) (*inference.TraceSettingResponse, error)

@@ -38,6 +38,11 @@ type Control interface {
 	// Statistics of one model, or with an empty name of all.
 	Statistics(name, version string) (*inference.ModelStatisticsResponse, error)
 	Index(ready bool) (*inference.RepositoryIndexResponse, error)
+	// Load makes a model serve what its folder says, or the parameters bring: "config"
+	// as a string, "file:<path>" as bytes, which are never changed any more.
+	Load(ctx context.Context, name string, params map[string]*inference.ModelRepositoryParameter) error
+	// Unload takes a model out of service, with dependents those it alone needs.
+	Unload(ctx context.Context, name string, dependents bool) error
 	// LogSettings changes what settings names and returns all settings.
 	LogSettings(req *inference.LogSettingsRequest) (*inference.LogSettingsResponse, error)
 	// TraceSettings changes what settings names, an empty value being a clear, and

@@ -60,15 +60,14 @@ func (a *API) answer(ctx context.Context, call *Call, rt route, reply *Reply) er
 		return a.logging(ctx, call, reply)
 	case routeTrace:
 		return a.traceSetting(ctx, call, rt, reply)
+	case routeLoad, routeUnload, routeRepositoryLoad:
+		return a.repositoryCall(ctx, call, rt, reply)
 	}
 	return unsupported(rt)
 }
 
 // unsupported names what this server does not do yet.
 func unsupported(rt route) error {
-	if rt.kind == routeRepositoryLoad {
-		return infer.Errorf(infer.Unsupported, "'repository_name' specification is not supported")
-	}
 	return infer.Errorf(infer.Unsupported, "%s is not supported", routes[rt.kind].name)
 }
 
@@ -224,21 +223,7 @@ func members(doc []byte, f func(s *json.Scanner, key string) error) error {
 	case s.Kind() != json.Object:
 		err = s.Skip()
 	default:
-		err = s.Open()
-		for err == nil {
-			var key []byte
-			var ok bool
-			if key, ok, err = s.Key(); err != nil || !ok {
-				break
-			}
-			if fault := f(&s, string(key)); fault != nil {
-				if e, ok := fault.(*json.Error); ok && e.Syntax {
-					err = fault
-				} else if meaning == nil {
-					meaning = fault
-				}
-			}
-		}
+		err, meaning = each(&s, f)
 	}
 	if err == nil {
 		err = s.End()
@@ -247,4 +232,25 @@ func members(doc []byte, f func(s *json.Scanner, key string) error) error {
 		err = meaning
 	}
 	return jsonFault(err, "")
+}
+
+// each calls f at each member's value of the object that comes. It ends at the first
+// fault of syntax, and gives the first one of meaning.
+func each(s *json.Scanner, f func(s *json.Scanner, key string) error) (err, meaning error) {
+	err = s.Open()
+	for err == nil {
+		var key []byte
+		var ok bool
+		if key, ok, err = s.Key(); err != nil || !ok {
+			break
+		}
+		if fault := f(s, string(key)); fault != nil {
+			if e, ok := fault.(*json.Error); ok && e.Syntax {
+				err = fault
+			} else if meaning == nil {
+				meaning = fault
+			}
+		}
+	}
+	return err, meaning
 }

@@ -122,8 +122,17 @@ var errorCases = []struct {
 	{"POST", "/v2/trace/setting", `{"trace_count":["3"],"trace_level":"OFF"}`, 500, "attempt to access JSON non-array as array"},
 	{"POST", "/v2/models/two/trace/setting", `{"trace_level":["OFF",1]}`, 500, "attempt to access JSON non-string as string"},
 	// Not here yet.
-	{"POST", "/v2/repository/models/two/load", "", 501, "model control (load and unload) is not supported"},
-	{"POST", "/v2/repository/models/two/unload", "{}", 501, "model control (load and unload) is not supported"},
+	{"POST", "/v2/repository/models/nope/load", "", 404, "nope config <> file <> of 0"},
+	{"POST", "/v2/repository/models/two/load", `{"parameters":{"config":"{}","file:1/f":"aGVsbG8="}}`, 404, "two config <{}> file <hello> of 2"},
+	{"POST", "/v2/repository/models/two/load", `{"parameters":{"config":1}}`, 500, "attempt to access JSON non-string as string"},
+	{"POST", "/v2/repository/models/two/load", `{"parameters":[]}`, 500, "attempt to get members for non-object"},
+	{"POST", "/v2/repository/models/two/load", `{"parameters":null}`, 500, "attempt to get members for non-object"},
+	{"POST", "/v2/repository/models/two/load", `{"parameters":{"zz":"1"}}`, 500, "unexpected error on creating Triton parameter"},
+	{"POST", "/v2/repository/models/two/load", `{"parameters":{"file:1/f":"!"}}`, 400, "load parameter 'file:1/f' is no base64"},
+	{"POST", "/v2/repository/models/two/load", `{"parameters":{"config":"{}"`, 500,
+		"failed to parse the request JSON buffer: Missing a comma or '}' after an object member. at 28"},
+	{"POST", "/v2/repository/models/two/unload", `{"parameters":{"unload_dependents":true}}`, 503, "two true"},
+	{"POST", "/v2/repository/models/two/unload", `{"parameters":{"unload_dependents":1}}`, 500, "attempt to access JSON non-boolean as boolean"},
 	{"POST", "/v2/models/two/generate", "{}", 501, "generate is not supported"},
 	{"POST", "/v2/models/two/versions/1/generate_stream", "{}", 501, "generate is not supported"},
 	{"GET", "/v2/systemsharedmemory/status", "", 501, "shared memory is not supported"},
@@ -182,5 +191,15 @@ func TestLogSettingsReachControl(t *testing.T) {
 	if len(s) != 3 || s["log_info"].GetBoolParam() || s["log_verbose_level"].GetUint32Param() != 2 ||
 		s["log_format"].GetStringParam() != "ISO8601" {
 		t.Errorf("got %v", s)
+	}
+}
+
+func TestLoadAndUnloadAnswerNothing(t *testing.T) {
+	a := newFakeAPI(&fake{}, APIConfig{})
+	for _, c := range []struct{ path, body string }{{"load", ""}, {"load", "{}"}, {"load", "[]"}, {"load", `{"x":1,"parameters":{}}`},
+		{"load", `{"parameters":{}}` + strings.Repeat(" ", 2<<20)}, {"unload", ""}, {"unload", `{"parameters":{"x":1}}`}} {
+		if got := ask(t.Context(), a, "POST", "/v2/repository/models/two/"+c.path, c.body, nil); got.status != 200 || got.body != "" {
+			t.Errorf("%s of %d bytes: got %d %q", c.path, len(c.body), got.status, got.body)
+		}
 	}
 }

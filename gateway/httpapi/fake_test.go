@@ -189,6 +189,21 @@ func (f *fake) TraceSettings(req *inference.TraceSettingRequest) (*inference.Tra
 	return &inference.TraceSettingResponse{Settings: settings}, nil
 }
 
+// Load and Unload answer what they were told in the texts of their errors.
+func (f *fake) Load(_ context.Context, name string, params map[string]*inference.ModelRepositoryParameter) error {
+	if len(params) == 0 && name == "two" {
+		return nil
+	}
+	return infer.Errorf(infer.NotFound, "%s config <%s> file <%s> of %d", name, params["config"].GetStringParam(), params["file:1/f"].GetBytesParam(), len(params))
+}
+
+func (f *fake) Unload(_ context.Context, name string, dependents bool) error {
+	if name == "two" && !dependents {
+		return nil
+	}
+	return infer.Errorf(infer.Unavailable, "%s %t", name, dependents)
+}
+
 func (f *fake) LogSettings(req *inference.LogSettingsRequest) (*inference.LogSettingsResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -25,6 +25,7 @@ const (
 	routeTrace
 	routeIndex
 	routeLoad
+	routeUnload
 	routeRepositoryLoad
 	routeLogging
 	routeMemoryStatus
@@ -50,7 +51,8 @@ var routes = [...]struct {
 	routeGenerate:       {post: true, action: infer.ActionInference, name: "generate"},
 	routeTrace:          {get: true, post: true, action: infer.ActionTrace},
 	routeIndex:          {post: true, action: infer.ActionModelRepository},
-	routeLoad:           {post: true, action: infer.ActionModelRepository, name: "model control (load and unload)"},
+	routeLoad:           {post: true, action: infer.ActionModelRepository},
+	routeUnload:         {post: true, action: infer.ActionModelRepository},
 	routeRepositoryLoad: {post: true, action: infer.ActionModelRepository},
 	routeLogging:        {get: true, post: true, action: infer.ActionLogging},
 	routeMemoryStatus:   {get: true, action: infer.ActionSharedMemory, name: "shared memory"},
@@ -172,6 +174,9 @@ func repositoryRoute(rest string) (route, bool) {
 	name, verb, _ := strings.Cut(after, "/")
 	if name == "" || verb != "load" && verb != "unload" {
 		return route{}, false
+	}
+	if verb == "unload" && kind == routeLoad {
+		kind = routeUnload
 	}
 	return route{kind: kind, model: segment(name)}, true
 }

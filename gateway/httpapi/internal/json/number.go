@@ -15,6 +15,7 @@ const (
 	NotBool   = "attempt to access JSON non-boolean as boolean"
 	NotString = "attempt to access JSON non-string as string"
 	NotNumber = "attempt to access JSON non-number as double"
+	NotObject = "attempt to get members for non-object"
 	NotArray  = "attempt to access JSON non-array as array"
 )
 
