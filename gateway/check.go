@@ -16,9 +16,17 @@ import (
 // wrong with them. It starts the workers for it, so that model files are opened; where
 // they don't start it says so and checks the rest. An error says that something would
 // not be served.
-func Check(ctx context.Context, cfg Config, out io.Writer) error {
+func Check(ctx context.Context, cfg Config, out io.Writer) (err error) {
 	r := &cfg.Repository
-	conf := repository.Config{Paths: r.Paths, NoAutoComplete: r.NoAutoComplete, BackendOptions: r.BackendOptions}
+	store := newStore(&cfg, slog.New(slog.DiscardHandler))
+	paths, missing := bringHere(ctx, store, r.Paths)
+	if missing != nil {
+		if _, err := fmt.Fprintf(out, "Not all models could be brought here: %v\n\n", missing); err != nil {
+			return err
+		}
+	}
+	defer func() { err = errors.Join(err, store.Close(context.WithoutCancel(ctx))) }()
+	conf := repository.Config{Paths: paths, NoAutoComplete: r.NoAutoComplete, BackendOptions: r.BackendOptions}
 	report, err := checkWithWorkers(ctx, &cfg, conf)
 	if err != nil {
 		if _, err := fmt.Fprintf(out, "The workers can't be asked, so model files are not opened: %v\n\n", err); err != nil {
@@ -30,6 +38,8 @@ func Check(ctx context.Context, cfg Config, out io.Writer) error {
 		return err
 	}
 	switch {
+	case missing != nil:
+		return errors.New("not all models could be brought here")
 	case report.Wrong() == 0 && len(report.Repositories) == 1:
 		return errors.New("1 repository fault")
 	case report.Wrong() == 0 && len(report.Repositories) > 1:

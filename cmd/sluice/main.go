@@ -90,6 +90,7 @@ func serve(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	slack := timerslack.Widen() // does not return when it works
 	s.Config.Version = version
+	outside(&s.Config)
 	g, err := gateway.New(ctx, s.Config)
 	if err != nil {
 		return err
@@ -114,5 +115,6 @@ func check(ctx context.Context, args []string, stdout io.Writer) error {
 			"Nothing is loaded and nothing is listened on.\n")
 		return err
 	}
+	outside(&s.Config)
 	return gateway.Check(ctx, s.Config, stdout)
 }

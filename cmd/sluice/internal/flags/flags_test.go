@@ -56,7 +56,7 @@ func TestFaults(t *testing.T) {
 		{[]string{"--rate-limit-resource=R:-1"}, "the count '-1' is not an integer"},
 		{[]string{"--rate-limit-resource=R:1:-2"}, "the device '-2' is not a number"},
 		{[]string{"--model-control-mode=explicit"}, "model control mode 'explicit' is not in this version"},
-		{[]string{"--model-repository=s3://b/m"}, "repositories on s3:// are not in this version"},
+		{[]string{"--model-repository=s3://"}, "No bucket name found in path: s3://"},
 		{[]string{"--http-header-forward-pattern=("}, "--http-header-forward-pattern: error parsing regexp"},
 		{[]string{"--grpc-use-ssl=true"}, "--grpc-use-ssl needs --grpc-server-cert"},
 		{[]string{"models"}, "'models' is not a flag"},

@@ -55,7 +55,6 @@ func (s *Serve) tuning() []flag {
 		ignored("vertex-ai-port", "integer", "There is no Vertex AI front end in this version."),
 		ignored("vertex-ai-thread-count", "integer", "There is no Vertex AI front end in this version."),
 		ignored("backend-directory", "string", "Backends are part of sluice-worker."),
-		ignored("repoagent-directory", "string", "There are no repository agents in this version."),
 		ignored("cache-directory", "string", "Caches are part of sluice."),
 		ignored("enable-peer-access", "boolean", "Each GPU has a worker of its own."),
 		ignored("pinned-memory-pool-byte-size", "integer", "Tensors lie in arenas: see --request-arena-byte-size."),

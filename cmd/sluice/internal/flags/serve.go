@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/gateway"
+	"github.com/sluice-serve/sluice/gateway/repository/cloud"
 )
 
 // Serve is what the command line of `sluice serve` says.
@@ -85,7 +86,8 @@ func (s *Serve) finish() {
 
 func (s *Serve) table() *set {
 	return &set{groups: []group{
-		{"Server", s.server()}, {"Logging", s.logging()}, {"Model Repository", s.repository()}, {"HTTP", s.http()},
+		{"Server", s.server()}, {"Logging", s.logging()}, {"Model Repository", s.repository()},
+		{"Repository Agents and Clouds", s.remote()}, {"HTTP", s.http()},
 		{"GRPC", s.grpc()}, {"Metrics", s.metrics()}, {"Tracing", s.tracing()}, {"Workers", s.workers()}, {"Backend", s.backend()},
 		{"Rate Limiter", s.rateLimiter()},
 		{"Not in this version", s.later()}, {"Accepted without effect", s.tuning()}, {"Deprecated", s.deprecated()},
@@ -129,16 +131,16 @@ func (s *Serve) repository() []flag {
 		if v == "" {
 			return fmt.Errorf("the path is empty")
 		}
-		for _, scheme := range []string{"s3://", "gs://", "as://"} {
-			if strings.HasPrefix(v, scheme) {
-				return fmt.Errorf("repositories on %s are not in this version", scheme)
+		if cloud.Remote(v) {
+			if _, err := cloud.Parse(v); err != nil {
+				return err
 			}
 		}
 		r.Paths = append(r.Paths, v)
 		return nil
 	}
 	return []flag{
-		{name: "model-repository", arg: "string", repeat: true, help: "Folder of models; may be given several times. A model that is " +
+		{name: "model-repository", arg: "string", repeat: true, help: "Folder of models, or s3://, gs:// or as:// path of one; may be given several times. A model that is " +
 			"in more than one of them is not available.", set: path},
 		{name: "model-store", arg: "string", repeat: true, help: "The same as --model-repository.", set: path},
 		{name: "exit-on-error", arg: "boolean", def: "true", help: "Exit when a model fails to load at the start.", set: boolInto(&r.ExitOnError)},
