@@ -93,8 +93,10 @@ func (h *hotCall) Serve(memory *infer.Buffer, message []byte) (reply mem.BufferS
 			reply, err = nil, h.s.failed(h.ctx, "ModelInfer", &h.Request, infer.Recovered(p))
 		}
 	}()
+	ctx, cancel := ahead(h.ctx)
+	defer cancel()
 	h.Request.Memory = memory
-	if err := h.s.carry(h.ctx, h.Call, func() error { return h.s.decodeOwned(h.Call, message) }); err != nil {
+	if err := h.s.carry(ctx, h.Call, func() error { return h.s.decodeOwned(h.Call, message) }); err != nil {
 		return nil, h.s.failed(h.ctx, "ModelInfer", &h.Request, err)
 	}
 	h.s.count(codes.OK)
