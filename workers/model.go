@@ -89,6 +89,7 @@ func (m *model) addInstance(ctx context.Context, w *Worker, c *connection, s *wo
 	inst := &instance{
 		worker: w, spec: spec, model: m.loaded, transport: t, done: make(chan struct{}),
 		decoupled: m.spec.Config.GetModelTransactionPolicy().GetDecoupled(),
+		iterative: m.spec.Config.GetSequenceBatching().GetIterativeSequence(),
 		scattered: scatteredOf(m.spec.Config),
 		log:       w.log.With("model", m.spec.Name, "version", m.spec.Version, "instance", spec.Name),
 	}
@@ -136,13 +137,16 @@ func (m *model) stop(w *Worker) error {
 		inst.transport.close()
 	}
 	var errs []error
-	for _, inst := range m.instances {
-		<-inst.done
-		errs = append(errs, inst.closeErr)
-	}
-	if m.loaded != nil {
-		errs = append(errs, w.closeModel(m))
-	}
+	w.hostMemory.moved(func() {
+		for _, inst := range m.instances {
+			<-inst.done
+			errs = append(errs, inst.closeErr)
+		}
+		if m.loaded != nil {
+			errs = append(errs, w.closeModel(m))
+		}
+		debug.FreeOSMemory() // the instances' scratch memory
+	})
 	return errors.Join(errs...)
 }
 

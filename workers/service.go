@@ -105,14 +105,16 @@ func (s *service) Load(ctx context.Context, r *worker.LoadRequest) (*worker.Load
 	if err := c.add(m); err != nil {
 		return nil, statusOf(err)
 	}
+	measured := s.worker.measure()
 	m.err = m.load(ctx, s.worker, c, r)
+	memory := measured.done()
 	close(m.ready)
 	if m.err != nil {
 		c.remove(m)
 		return nil, statusOf(m.err)
 	}
 	s.worker.log.Debug("loaded a model", "model", spec.Name, "version", spec.Version, "instances", spec.Instances)
-	return &worker.LoadResponse{}, nil
+	return &worker.LoadResponse{Memory: memory}, nil
 }
 
 // Unload fits worker.WorkerServer.

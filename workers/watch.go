@@ -88,20 +88,33 @@ func (w *Worker) device() *worker.Device {
 	return &worker.Device{Kind: worker.Device_CPU}
 }
 
-// residentBytes is the second number of /proc/self/statm in bytes, 0 where it can't
-// be read. Source: proc(5).
+// residentBytes is the process's resident memory, 0 where it can't be read.
 func residentBytes() int64 {
+	resident, _ := statm()
+	return resident
+}
+
+// privateBytes is residentBytes without what is shared: arenas and files.
+func privateBytes() int64 {
+	resident, shared := statm()
+	return max(resident-shared, 0)
+}
+
+// statm is the second and the third number of /proc/self/statm in bytes.
+// Source: proc(5).
+func statm() (resident, shared int64) {
 	data, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
-		return 0
+		return 0, 0
 	}
 	fields := bytes.Fields(data)
-	if len(fields) < 2 {
-		return 0
+	if len(fields) < 3 {
+		return 0, 0
 	}
 	pages, err := strconv.ParseInt(string(fields[1]), 10, 64)
-	if err != nil {
-		return 0
+	files, errFiles := strconv.ParseInt(string(fields[2]), 10, 64)
+	if err != nil || errFiles != nil {
+		return 0, 0
 	}
-	return pages * int64(os.Getpagesize())
+	return pages * int64(os.Getpagesize()), files * int64(os.Getpagesize())
 }

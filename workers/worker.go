@@ -43,6 +43,9 @@ type Worker struct {
 
 	gpuMu sync.Mutex // held over Deps.GPU
 
+	hostMemory   *footprint
+	deviceMemory *footprint // nil: no GPU, or nothing tells
+
 	mu          sync.Mutex
 	closing     bool                     // guarded by mu: no call to a backend may begin
 	backends    map[string]*opened       // guarded by mu: by name and options
@@ -74,6 +77,10 @@ func New(config Config, deps Deps) (*Worker, error) {
 		config: config, deps: deps, log: deps.Log,
 		stopping: make(chan struct{}), lost: make(chan struct{}),
 		backends: map[string]*opened{}, connections: map[*connection]struct{}{},
+	}
+	w.hostMemory = newFootprint(privateBytes)
+	if config.Device.GPU && deps.GPU != nil {
+		w.deviceMemory = newFootprint(w.deviceBytes)
 	}
 	const window = 8 << 20
 	options := []grpc.ServerOption{

@@ -148,8 +148,8 @@ func (v *validation) control(path string, c *modelconfig.ModelSequenceBatching_C
 	}
 }
 
-// ensemble checks what a config alone can tell; the data flow between the steps is
-// checked when ensembles are built.
+// ensemble checks what a config alone can tell; CheckEnsemble compares it with its
+// steps' models.
 func (v *validation) ensemble() {
 	cfg := v.cfg
 	e := cfg.GetEnsembleScheduling()
@@ -174,6 +174,7 @@ func (v *validation) ensemble() {
 	if len(e.Step) == 0 {
 		v.addf("ensemble_scheduling", "must specify 'step' for ensemble '%s'", cfg.Name)
 	}
+	whole := len(v.Faults)
 	for i, s := range e.Step {
 		path := fmt.Sprintf("ensemble_scheduling.step[%d]", i)
 		if s.ModelName == "" {
@@ -185,6 +186,9 @@ func (v *validation) ensemble() {
 		if len(s.OutputMap) == 0 {
 			v.addf(path, "must specify 'output_map' in step %d of ensemble '%s'", i, cfg.Name)
 		}
+	}
+	if len(v.Faults) == whole {
+		v.dataFlow()
 	}
 }
 
@@ -208,8 +212,9 @@ func (v *validation) warmup() {
 	for i, w := range v.cfg.ModelWarmup {
 		path := fmt.Sprintf("model_warmup[%d]", i)
 		if int64(w.BatchSize) > max(1, int64(v.cfg.MaxBatchSize)) {
-			v.addf(path+".batch_size", "model_warmup '%s' has batch_size %d, which is more than max_batch_size %d for %s",
-				w.Name, w.BatchSize, v.cfg.MaxBatchSize, v.cfg.Name)
+			// Source: the text that the original's backends give when the sample runs.
+			v.addf(path+".batch_size", "failed to run warmup sample '%s': batch size %d for '%s', max allowed is %d", w.Name, w.BatchSize,
+				v.cfg.Name, v.cfg.MaxBatchSize)
 		}
 		for name, in := range w.Inputs {
 			if in.DataType == modelconfig.DataType_TYPE_INVALID {

@@ -107,7 +107,7 @@ func (r *Repository) Statistics(name, version string) (*inference.ModelStatistic
 	models := view.models
 	add := func(m *Model) {
 		if m.stats != nil {
-			resp.ModelStats = append(resp.ModelStats, m.stats.Snapshot())
+			resp.ModelStats = append(resp.ModelStats, m.snapshot())
 		}
 	}
 	if name == "" {
