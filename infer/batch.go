@@ -9,6 +9,8 @@ type Batch struct {
 	Rows     int // sum of the requests' rows; 0 for a model without batch dimension
 	Inputs   []BatchInput
 	Attempt  int // 0 at first; counts workers lost under it
+	// Also are outputs that are needed besides those that the requests ask for.
+	Also []string
 
 	// Deliver takes the batch's results, one call at a time, never while Execute is
 	// on the stack. The last has More false; after it the instance is free. It must

@@ -377,6 +377,24 @@ func (x *execution) Respond(i int, outputs []infer.Tensor, params infer.Params, 
 	return nil
 }
 
+// Repeat fits backend.Batch.
+func (x *execution) Repeat(i int, outputs []infer.Tensor) error {
+	if i < 0 || i >= len(x.requests) || x.requests[i].answered {
+		return x.misused(fmt.Sprintf("asked to repeat request %d, which had its final answer", i))
+	}
+	if !x.inst.iterative {
+		return x.misused("asked to repeat a request without iterative_sequence")
+	}
+	out, err := x.put(&x.final, outputs)
+	if err != nil {
+		return err
+	}
+	x.final.result.Responses = append(x.final.result.Responses, wire.Response{Index: i, Repeat: true, Outputs: out})
+	x.requests[i].answered = true
+	x.open--
+	return nil
+}
+
 // Fail fits backend.Batch.
 func (x *execution) Fail(i int, err error) error {
 	if i < 0 || i >= len(x.requests) || x.requests[i].answered || err == nil {

@@ -24,6 +24,7 @@ type instance struct {
 	model     backend.Model
 	transport transport
 	decoupled bool // responses leave at once
+	iterative bool // requests may ask to be executed again
 	scattered scattered
 
 	executions atomic.Uint64

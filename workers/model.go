@@ -64,8 +64,14 @@ func (m *model) load(ctx context.Context, w *Worker, c *connection, r *worker.Lo
 			return err
 		}
 	}
-	if m.loaded, err = w.loadBackend(ctx, b, m.spec); err != nil {
-		return err
+	if s := c.sharedWith(r.GetLike(), m); s != nil {
+		m.loaded = s
+	} else {
+		made, err := w.loadBackend(ctx, b, m.spec)
+		if err != nil {
+			return err
+		}
+		m.loaded = share(made)
 	}
 	for i, s := range r.GetInstances() {
 		if err = m.addInstance(ctx, w, c, s, specs[i]); err != nil {

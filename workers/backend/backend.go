@@ -105,6 +105,10 @@ type Batch interface {
 	Respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error
 	// Fail ends request i with an error.
 	Fail(i int, err error) error
+	// Repeat ends this execution of request i, which is then executed again: models with
+	// iterative_sequence. outputs are its new states, if the model has implicit state;
+	// what the client is to have before goes through Respond.
+	Repeat(i int, outputs []infer.Tensor) error
 
 	// InputDone and InferDone mark the ends of the phases "compute input" and
 	// "compute infer" for statistics; the rest until Execute returns is "output".

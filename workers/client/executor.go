@@ -169,6 +169,9 @@ func describe(d *wire.Batch, b *infer.Batch) {
 		for k := range q.Outputs {
 			outputs = append(outputs, q.Outputs[k].Name)
 		}
+		if len(outputs) > 0 {
+			outputs = append(outputs, b.Also...)
+		}
 		*r = wire.Request{ID: q.ID, Rows: q.Rows, Params: q.Params, Outputs: outputs, Correlation: q.Correlation,
 			Start: q.SequenceStart, End: q.SequenceEnd, Cancel: uint32(i), Timeout: timeLeft(q)}
 	}

@@ -66,7 +66,11 @@ func (r *received) setResponse(out *infer.RequestResult, w *wire.Response, reque
 	if err != nil {
 		return err
 	}
-	out.Response = &infer.Response{Outputs: tensors, Final: w.Final}
+	out.Response = &infer.Response{Outputs: tensors, Final: w.Final && !w.Repeat}
+	if out.Repeat = w.Repeat; w.Repeat && len(tensors) == 0 {
+		out.Response = nil
+		return nil
+	}
 	if len(w.Params) > 0 {
 		out.Response.Params = append(infer.Params(nil), w.Params...)
 	}

@@ -38,7 +38,7 @@ func sampleResult() *Result {
 	return &Result{
 		ID: 7, More: true, Code: infer.Unavailable, Err: "no", Outputs: outputs, Compute: infer.ComputeTimes{Input: 1, Infer: 2, Output: 3},
 		Responses: []Response{
-			{Index: 1, Final: true, Params: infer.Params{{Name: "p", Value: infer.Value{Kind: infer.KindInt64, Int: 1}}}, Outputs: outputs[:1]},
+			{Index: 1, Final: true, Repeat: true, Params: infer.Params{{Name: "p", Value: infer.Value{Kind: infer.KindInt64, Int: 1}}}, Outputs: outputs[:1]},
 			{Index: 0, Code: infer.InvalidArg, Err: "bad", Params: infer.Params{}, Outputs: []Output{}},
 		},
 	}

@@ -66,6 +66,7 @@ type Response struct {
 	Err     string // "" where it succeeded
 	Reason  infer.Reason
 	Final   bool
+	Repeat  bool // it is not answered but to be executed again
 	Params  infer.Params
 	Outputs []Output
 }

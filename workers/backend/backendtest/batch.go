@@ -183,6 +183,11 @@ func (b *Batch) Respond(i int, outputs []infer.Tensor, params infer.Params, fina
 	return nil
 }
 
+// Repeat fits backend.Batch; the suite has no iterative models.
+func (b *Batch) Repeat(i int, _ []infer.Tensor) error {
+	return b.fault("request %d is to be repeated, and the model is not iterative", i)
+}
+
 // Fail fits backend.Batch.
 func (b *Batch) Fail(i int, err error) error {
 	if b.ended || i < 0 || i >= len(b.answers) || b.answers[i].Final || err == nil {

@@ -15,6 +15,8 @@
 //   - delay_ms: as execute_delay_ms, where it is longer.
 //   - fail: this text is the request's error, of code Internal.
 //   - crash: true ends the process as kill -9 does, where the config allows it.
+//   - iterations: how often the request is executed, where the config has
+//     iterative_sequence; a decoupled model answers it each time.
 //
 // A delay ends early once all requests of the batch are cancelled; they then fail.
 // An Instance is for one goroutine; the rest may be called by any number.

@@ -61,6 +61,7 @@ func (identity) Load(_ context.Context, spec backend.Spec) (backend.Model, error
 	for _, in := range c.GetInput() {
 		m.ragged = m.ragged || in.GetAllowRaggedBatch() || in.GetIsShapeTensor()
 	}
+	m.iterative, m.decoupled = c.GetSequenceBatching().GetIterativeSequence(), c.GetModelTransactionPolicy().GetDecoupled()
 	m.allowCrash = c.GetParameters()["allow_crash"].GetStringValue() == "true"
 	return m, nil
 }
@@ -110,6 +111,8 @@ type model struct {
 	delay      time.Duration
 	creation   time.Duration
 	allowCrash bool
+	iterative  bool // requests may be executed several times
+	decoupled  bool // and answered each time
 	ragged     bool // a batch's inputs are not all rows: requests are answered one by one
 }
 
@@ -128,6 +131,8 @@ func (m *model) Close() error { return nil }
 type instance struct {
 	model *model
 	out   []infer.Tensor // reused by every execution
+	// executions counts those of requests that are not at their end, by sequence.
+	executions map[infer.Correlation]int64
 }
 
 // Close fits backend.Instance.
@@ -136,7 +141,7 @@ func (inst *instance) Close() error { return nil }
 // Execute fits backend.Instance.
 func (inst *instance) Execute(b backend.Batch) error {
 	requests := b.Requests()
-	delay, single := inst.model.delay, inst.model.ragged
+	delay, single := inst.model.delay, inst.model.ragged || inst.model.iterative
 	for i, r := range requests {
 		single = single || inst.differs(requests[0], r)
 		if len(r.Params()) == 0 {
@@ -172,11 +177,52 @@ func (inst *instance) each(b backend.Batch) error {
 			continue
 		}
 		inst.out = inst.gather(inst.out[:0], r.Inputs(), r)
+		if inst.model.iterative && inst.again(r) {
+			if err := inst.repeat(b, i); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := inst.answer(b, i); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// maxExecutions bounds the requests whose executions are counted at a time.
+const maxExecutions = 1 << 16
+
+// again counts an execution of an iterative request, and says that others follow.
+func (inst *instance) again(r backend.Request) bool {
+	v, ok := r.Params().Get("iterations")
+	if !ok || v.Kind != infer.KindInt64 && v.Kind != infer.KindUint64 || r.Cancelled() {
+		return false
+	}
+	id, start, _ := r.Correlation()
+	if start {
+		delete(inst.executions, id)
+	}
+	n := inst.executions[id] + 1
+	if n >= v.Int || len(inst.executions) >= maxExecutions {
+		delete(inst.executions, id)
+		return false
+	}
+	if inst.executions == nil {
+		inst.executions = make(map[infer.Correlation]int64)
+	}
+	inst.executions[id] = n
+	return true
+}
+
+// repeat asks for one more execution of request i; a decoupled model answers each.
+func (inst *instance) repeat(b backend.Batch, i int) error {
+	if inst.model.decoupled {
+		if err := inst.send(b, i, false); err != nil {
+			return err
+		}
+	}
+	return b.Repeat(i, nil)
 }
 
 // params reads what a request asks of this backend; the error is the request's.
@@ -237,9 +283,11 @@ func (inst *instance) gather(out, inputs []infer.Tensor, r backend.Request) []in
 	return out
 }
 
-// answer copies inst.out into the batch's memory, in one block, and answers request
-// i with it, or all for -1.
-func (inst *instance) answer(b backend.Batch, i int) error {
+// answer answers request i with inst.out, or all for -1.
+func (inst *instance) answer(b backend.Batch, i int) error { return inst.send(b, i, true) }
+
+// send copies inst.out into the batch's memory, in one block, and answers with it.
+func (inst *instance) send(b backend.Batch, i int, final bool) error {
 	const align = 64
 	var total int64
 	for k := range inst.out {
@@ -257,7 +305,7 @@ func (inst *instance) answer(b backend.Batch, i int) error {
 	if i < 0 {
 		return b.Outputs(inst.out)
 	}
-	return b.Respond(i, inst.out, nil, true)
+	return b.Respond(i, inst.out, nil, final)
 }
 
 func allCancelled(requests []backend.Request) bool {
