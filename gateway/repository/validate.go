@@ -26,7 +26,8 @@ func (m *Model) Validate(req *infer.Request) error {
 	if err := m.checkNames(req); err != nil {
 		return err
 	}
-	if m.priorities > 0 && req.Priority > m.priorities {
+	// A step has its ensemble's priority; where that is too large it gets the default.
+	if m.priorities > 0 && req.Priority > m.priorities && req.Depth == 0 {
 		return infer.Errorf(infer.InvalidArg, "%spriority %d is more than the %d priority levels of '%s'", req.Prefix(), req.Priority,
 			m.priorities, m.Name)
 	}

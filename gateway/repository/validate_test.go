@@ -77,6 +77,7 @@ var requests = []struct {
 	{"strings none", "opt", inputs(text("IN", "", 1, 2)), nobody + "expected 2 string elements for inference input 'IN' for model 'opt', got 0", 0},
 	{"output", "full", infer.Request{ID: "r", Outputs: []infer.RequestedOutput{{Name: "ZZ"}}}, "unexpected inference output 'ZZ' for model 'full'", 0},
 	{"priority", "flat", infer.Request{Priority: 3, Inputs: []infer.Tensor{in("A", infer.Int64, 24, 1, 3), in("B", infer.Bool, 1, 1)}}, nobody + "priority 3 is more than the 2 priority levels of 'flat'", 0},
+	{"priority of a step", "flat", infer.Request{Priority: 3, Depth: 1, Inputs: []infer.Tensor{in("A", infer.Int64, 24, 1, 3), in("B", infer.Bool, 1, 1)}}, "", 1},
 }
 
 func TestValidate(t *testing.T) {
