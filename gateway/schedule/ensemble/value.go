@@ -206,7 +206,7 @@ func (r *runner) response(f *frame) *infer.Response {
 		if !r.run.p.wanted[t] || v.uses == 0 {
 			continue
 		}
-		if v.step && !told {
+		if v.step && v.there && !told {
 			told = true
 			resp.Params = v.seq.params(a.roomParams[:0])
 		}
