@@ -678,15 +678,18 @@ func (x *InstanceSpec) GetHostPolicy() string {
 }
 
 type LoadRequest struct {
-	state         protoimpl.MessageState   `protogen:"open.v1"`
-	Handle        uint64                   `protobuf:"varint,1,opt,name=handle,proto3" json:"handle,omitempty"` // chosen by the gateway, never used again
-	Model         string                   `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
-	Version       int64                    `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	ModelDir      string                   `protobuf:"bytes,4,opt,name=model_dir,json=modelDir,proto3" json:"model_dir,omitempty"`    // absolute: <repository>/<model>
-	ModelFile     string                   `protobuf:"bytes,5,opt,name=model_file,json=modelFile,proto3" json:"model_file,omitempty"` // absolute: <repository>/<model>/<version>/<filename>
-	Config        *modelconfig.ModelConfig `protobuf:"bytes,6,opt,name=config,proto3" json:"config,omitempty"`                        // completed
-	Options       *BackendOptions          `protobuf:"bytes,7,opt,name=options,proto3" json:"options,omitempty"`
-	Instances     []*InstanceSpec          `protobuf:"bytes,8,rep,name=instances,proto3" json:"instances,omitempty"`
+	state     protoimpl.MessageState   `protogen:"open.v1"`
+	Handle    uint64                   `protobuf:"varint,1,opt,name=handle,proto3" json:"handle,omitempty"` // chosen by the gateway, never used again
+	Model     string                   `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	Version   int64                    `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	ModelDir  string                   `protobuf:"bytes,4,opt,name=model_dir,json=modelDir,proto3" json:"model_dir,omitempty"`    // absolute: <repository>/<model>
+	ModelFile string                   `protobuf:"bytes,5,opt,name=model_file,json=modelFile,proto3" json:"model_file,omitempty"` // absolute: <repository>/<model>/<version>/<filename>
+	Config    *modelconfig.ModelConfig `protobuf:"bytes,6,opt,name=config,proto3" json:"config,omitempty"`                        // completed
+	Options   *BackendOptions          `protobuf:"bytes,7,opt,name=options,proto3" json:"options,omitempty"`
+	Instances []*InstanceSpec          `protobuf:"bytes,8,rep,name=instances,proto3" json:"instances,omitempty"`
+	// A loaded version that differs in its instances alone: its model is used again, and
+	// no file is read for it. It may be unloaded first. 0: none.
+	Like          uint64 `protobuf:"varint,9,opt,name=like,proto3" json:"like,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -775,6 +778,13 @@ func (x *LoadRequest) GetInstances() []*InstanceSpec {
 		return x.Instances
 	}
 	return nil
+}
+
+func (x *LoadRequest) GetLike() uint64 {
+	if x != nil {
+		return x.Like
+	}
+	return 0
 }
 
 type LoadResponse struct {
@@ -1420,7 +1430,7 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\amailbox\x18\x04 \x01(\rR\amailbox\x12\x18\n" +
 	"\aprofile\x18\x05 \x03(\tR\aprofile\x12\x1f\n" +
 	"\vhost_policy\x18\x06 \x01(\tR\n" +
-	"hostPolicy\"\xbb\x02\n" +
+	"hostPolicy\"\xcf\x02\n" +
 	"\vLoadRequest\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\x04R\x06handle\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x18\n" +
@@ -1430,7 +1440,8 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"model_file\x18\x05 \x01(\tR\tmodelFile\x12.\n" +
 	"\x06config\x18\x06 \x01(\v2\x16.inference.ModelConfigR\x06config\x12:\n" +
 	"\aoptions\x18\a \x01(\v2 .sluice.worker.v1.BackendOptionsR\aoptions\x12<\n" +
-	"\tinstances\x18\b \x03(\v2\x1e.sluice.worker.v1.InstanceSpecR\tinstances\"E\n" +
+	"\tinstances\x18\b \x03(\v2\x1e.sluice.worker.v1.InstanceSpecR\tinstances\x12\x12\n" +
+	"\x04like\x18\t \x01(\x04R\x04like\"E\n" +
 	"\fLoadResponse\x125\n" +
 	"\x06memory\x18\x01 \x03(\v2\x1d.sluice.worker.v1.MemoryUsageR\x06memory\"N\n" +
 	"\vMemoryUsage\x12\x12\n" +

@@ -27,6 +27,7 @@ type group struct {
 	boxes     []int
 	executors []*executor
 
+	like     *group        // of spec.Like, on the same worker; nil: none, or not any more
 	turn     chan struct{} // holds one token: loading and unloading take turns
 	unloaded bool          // the holder of turn's
 	crashes  atomic.Int32  // in a row, workers lost while they loaded it
@@ -45,7 +46,7 @@ func newGroup(w *worker, spec *Spec, instances []int) (*group, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &group{worker: w, spec: spec, instances: instances, boxes: boxes, turn: make(chan struct{}, 1)}
+	g := &group{worker: w, spec: spec, instances: instances, boxes: boxes, turn: make(chan struct{}, 1), like: spec.Like.on(w)}
 	g.turn <- struct{}{}
 	for k := range instances {
 		g.executors = append(g.executors, &executor{arena: w.owner.memory, index: uint32(k), box: boxes[k], failures: &w.owner.failures})
@@ -109,7 +110,9 @@ func (g *group) load(ctx context.Context, s *session, announce bool) error {
 		}
 	}
 	handle := g.worker.owner.handles.Add(1)
-	m, err := s.client.Load(ctx, g.request(handle))
+	request := g.request(handle)
+	request.Like, g.like = g.like.handleIn(s), nil
+	m, err := s.client.Load(ctx, request)
 	if err != nil {
 		if lostDuring(s, err) {
 			g.crashes.Add(1)
@@ -128,6 +131,19 @@ func (g *group) load(ctx context.Context, s *session, announce bool) error {
 		return errLost()
 	}
 	return nil
+}
+
+// handleIn is the group's handle in a session; 0 where it is not in service there.
+func (g *group) handleIn(s *session) uint64 {
+	if g == nil {
+		return 0
+	}
+	g.worker.mu.Lock()
+	defer g.worker.mu.Unlock()
+	if g.session != s || g.gone {
+		return 0
+	}
+	return g.handle
 }
 
 // lostDuring says whether a failed call failed because the worker ended. gRPC may

@@ -21,6 +21,10 @@ type Spec struct {
 	Backend   string
 	Options   map[string]string // of --backend-config for the backend
 	Instances []Instance
+	// Like is a loaded version that differs in its instances alone: workers that have it
+	// use its model again and read no file. It must stay loaded until Load returns. nil:
+	// none.
+	Like *Version
 
 	// Changed says that an instance went out of service, with its worker, or is back
 	// in service. Right after Load they all are in service. It may be called before
@@ -80,6 +84,7 @@ func (w *Workers) Load(ctx context.Context, spec Spec) (*Version, error) {
 			v.executors[i] = g.executors[n]
 		}
 	}
+	spec.Like = nil // the groups know what they need of it
 	err := v.each(func(g *group) error { return g.loadFirst(ctx) })
 	if err == nil {
 		return v, nil
@@ -90,6 +95,19 @@ func (w *Workers) Load(ctx context.Context, spec Spec) (*Version, error) {
 		w.log.Error("a version that did not load was not unloaded", "model", spec.Name, "version", spec.Version, "error", undo)
 	}
 	return nil, err
+}
+
+// on is the version's group on a worker; nil: there is none.
+func (v *Version) on(w *worker) *group {
+	if v == nil {
+		return nil
+	}
+	for _, g := range v.groups {
+		if g.worker == w {
+			return g
+		}
+	}
+	return nil
 }
 
 // each runs f for all groups at once. Of several errors the first group's is it.
