@@ -29,6 +29,7 @@ type Model struct {
 	maxBatch    int64
 	priorities  uint64 // levels; 0: requests' priorities are not looked at
 	labels      map[string][]string
+	states      map[string][]byte // initial ones, by their data_file
 
 	namespace string // its repository, where namespaces are on
 	needs     []Need // an ensemble's steps; nil for all others
@@ -64,6 +65,7 @@ func newModel(plan *VersionPlan, changed func()) *Model {
 		maxBatch:   int64(cfg.MaxBatchSize),
 		priorities: cfg.GetDynamicBatching().GetPriorityLevels(),
 		labels:     plan.Labels,
+		states:     plan.States,
 		drained:    make(chan struct{}),
 		up:         make([]bool, len(plan.Spec.Instances)),
 		changed:    changed,

@@ -112,8 +112,6 @@ func unsupported(cfg *configpb.ModelConfig) error {
 			what = append(what, name)
 		}
 	}
-	add(cfg.GetSequenceBatching() != nil, "sequence_batching")
-	add(cfg.GetEnsembleScheduling() != nil, "ensemble_scheduling")
 	add(slices.ContainsFunc(cfg.InstanceGroup, func(g *configpb.ModelInstanceGroup) bool { return g.Passive }), "instance_group passive")
 	add(slices.ContainsFunc(cfg.InstanceGroup, func(g *configpb.ModelInstanceGroup) bool { return len(g.SecondaryDevices) > 0 }),
 		"instance_group secondary_devices")
@@ -129,6 +127,7 @@ type VersionPlan struct {
 
 	Spec   LoadSpec
 	Labels map[string][]string // output → class labels
+	States map[string][]byte   // initial states, by their data_file
 	Notes  []string            // what the model file completed
 	// Described says that the model file was opened for its tensors.
 	Described bool
@@ -168,6 +167,9 @@ func (p *Plan) Version(ctx context.Context, version int64, verify bool) (*Versio
 	v.Spec.Instances = instances(cfg)
 	var err error
 	if v.samples, err = p.samples(v); err != nil {
+		return v, err
+	}
+	if err := p.initialStates(v); err != nil {
 		return v, err
 	}
 	return v, p.labels(v)

@@ -57,14 +57,14 @@ nothing - UNAVAILABLE: Invalid argument: Invalid model name: Could not determine
 noversion - UNAVAILABLE: Invalid argument: at least one version must be available under the version policy of model 'noversion'
 odd - UNAVAILABLE: Invalid argument: odd/config.pbtxt:1:1: no worker has backend 'odd' of model 'odd'; there are: identity, onnxruntime
 refused 1 UNAVAILABLE: Internal: out of memory
-sequence 1 UNAVAILABLE: Unsupported: model 'sequence': sequence_batching is not supported yet
+sequence 1 READY
 silent 1 READY
 some 1 READY
 `
 	if got := index(r); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	for _, name := range []string{"badtext", "labels", "nofile", "nothing", "noversion", "odd", "refused", "sequence"} {
+	for _, name := range []string{"badtext", "labels", "nofile", "nothing", "noversion", "odd", "refused"} {
 		if err == nil || !strings.Contains(err.Error(), "'"+name+"'") {
 			t.Errorf("error does not name %s: %v", name, err)
 		}
@@ -72,8 +72,8 @@ some 1 READY
 	if r.Ready() {
 		t.Error("ready, though models failed")
 	}
-	if n := len(r.Index(true).Models); n != 5 {
-		t.Errorf("%d ready models in the index, want 5", n)
+	if n := len(r.Index(true).Models); n != 6 {
+		t.Errorf("%d ready models in the index, want 6", n)
 	}
 	cfg, err := r.Config("silent", "")
 	if err != nil || cfg.MaxBatchSize != 4 || len(cfg.Input) != 1 || cfg.InstanceGroup[0].Count != 2 {

@@ -11,14 +11,14 @@ import (
 	"github.com/sluice-serve/sluice/gateway/schedule/dynamic"
 	"github.com/sluice-serve/sluice/gateway/schedule/ensemble"
 	"github.com/sluice-serve/sluice/gateway/schedule/ragged"
+	"github.com/sluice-serve/sluice/gateway/schedule/sequence"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
 )
 
 // FromConfig makes the scheduler of one model version from its completed config:
 // the dynamic batcher where it has dynamic_batching and a batch dimension, otherwise
-// the default scheduler. What comes with later steps (sequence_batching) is Unsupported
-// and named.
+// the default scheduler.
 func FromConfig(cfg *modelconfig.ModelConfig, version int64, deps schedule.Deps) (schedule.Scheduler, error) {
 	model := schedule.Model{
 		Name:         cfg.GetName(),
@@ -32,7 +32,11 @@ func FromConfig(cfg *modelconfig.ModelConfig, version int64, deps schedule.Deps)
 	}
 	switch {
 	case cfg.GetSequenceBatching() != nil:
-		return nil, unsupported(cfg, "sequence_batching")
+		c, err := sequence.FromConfig(cfg, model, deps.States)
+		if err != nil {
+			return nil, err
+		}
+		return sequence.New(c, deps)
 	case cfg.GetEnsembleScheduling() != nil:
 		return ensemble.New(ensemble.FromConfig(cfg, model), deps)
 	}
@@ -113,8 +117,4 @@ func microseconds(us uint64) time.Duration {
 		return math.MaxInt64 / 4
 	}
 	return time.Duration(us) * time.Microsecond
-}
-
-func unsupported(cfg *modelconfig.ModelConfig, what string) error {
-	return infer.Errorf(infer.Unsupported, "model '%s': %s is not supported yet", cfg.GetName(), what)
 }

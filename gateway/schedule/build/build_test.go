@@ -33,7 +33,7 @@ func TestFromConfig(t *testing.T) {
 			default_queue_policy { max_queue_size: 4 default_timeout_microseconds: 18446744073709551615 } }`, "*dynamic.Scheduler"},
 		{`name: "m" max_batch_size: 8 dynamic_batching { preferred_batch_size: 9 }`, "preferred size must be <= max batch size"},
 		{`name: "m" max_batch_size: 8 dynamic_batching { preferred_batch_size: 0 }`, "preferred size must be positive"},
-		{`name: "m" sequence_batching {}`, "sequence_batching is not supported"},
+		{`name: "m" sequence_batching {}`, "*sequence.Scheduler"},
 		{`name: "m" ensemble_scheduling {}`, "*ensemble.Scheduler"},
 		{`name: "m" max_batch_size: 8 dynamic_batching { priority_levels: 18446744073709551615 default_priority_level: 2
 			priority_queue_policy { key: 1 value { max_queue_size: 3 } } } parameters { key: "priority_fairness" value { string_value: "8" } }`,
