@@ -39,6 +39,11 @@ func (r *Repository) build(ctx context.Context, plan *Plan, n int64, like *Model
 	if len(v.Spec.Instances) == 0 && !ensemble {
 		return nil, infer.Errorf(infer.InvalidArg, "must specify one or more 'instance group's for %s", plan.Folder.Name)
 	}
+	if ensemble {
+		if err := r.settleEnsemble(v); err != nil {
+			return nil, err
+		}
+	}
 	m := newModel(v, r.deps.Changed)
 	if err := r.generate(ctx, m, &v.Spec); err != nil {
 		return nil, err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/sluice-serve/sluice/infer"
 	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
@@ -78,12 +77,6 @@ func (r *Repository) missing(own string, needs []Need) []string {
 	return names
 }
 
-// errMissing has the original's words.
-// Source: ModelRepositoryManager::ValidateEnsembleConfig of the original.
-func errMissing(name string, steps []string) error {
-	return infer.Errorf(infer.InvalidArg, "ensemble %s contains models that are not available or ambiguous: %s", name, strings.Join(steps, ", "))
-}
-
 // pathKey carries the ensembles whose loads led to this one.
 type pathKey struct{}
 
@@ -93,6 +86,10 @@ func (r *Repository) readySteps(ctx context.Context, c *change) error {
 	needs := Needs(c.plan.Config)
 	if len(needs) == 0 {
 		return nil
+	}
+	if err := r.circular(ctx, c.k, c.plan.Config); err != nil {
+		r.park(c.k)
+		return err
 	}
 	path, _ := ctx.Value(pathKey{}).([]key)
 	if slices.Contains(path, c.k) {
@@ -117,13 +114,11 @@ func (r *Repository) readySteps(ctx context.Context, c *change) error {
 			}
 		}
 	}
-	if steps := r.missing(c.k.namespace, needs); len(steps) > 0 {
-		r.mu.Lock()
-		r.entryLocked(c.k).parked = true
-		r.mu.Unlock()
-		return errMissing(c.k.name, steps)
+	err := r.stepsFault(ctx, c.k, c.plan.Config)
+	if err != nil {
+		r.park(c.k)
 	}
-	return r.checkEnsemble(c.k, c.plan.Config)
+	return c.plan.Source.Locate(err)
 }
 
 // choose1 keeps the folders that a step means.
@@ -163,7 +158,11 @@ func (r *Repository) dependents(name string) []key {
 		if !slices.ContainsFunc(needs, func(n Need) bool { return n.Name == name }) {
 			continue
 		}
-		fits := len(r.missing(k.namespace, needs)) == 0 && r.checkEnsemble(k, e.source.cfg) == nil
+		fits := len(r.missing(k.namespace, needs)) == 0
+		if fits {
+			_, err := r.checkEnsemble(k, e.source.cfg)
+			fits = err == nil
+		}
 		if fits == e.parked {
 			all = append(all, k)
 		}
@@ -190,11 +189,8 @@ func (r *Repository) reconsiderOne(ctx context.Context, k key) error {
 	}
 	src, parked := e.source, e.parked
 	r.mu.Unlock()
-	steps := r.missing(k.namespace, Needs(src.cfg))
-	err = r.checkEnsemble(k, src.cfg)
+	err = r.stepsFault(ctx, k, src.cfg)
 	switch {
-	case len(steps) > 0:
-		err = errMissing(k.name, steps)
 	case err == nil && parked:
 		return r.reload(ctx, Folder{Name: k.name, Dir: src.dir, Namespace: k.namespace, ConfigName: r.cfg.ConfigName, Config: src.given()}, &Override{}, false)
 	case err == nil:
@@ -213,18 +209,4 @@ func (s *source) given() *configpb.ModelConfig {
 		return s.cfg
 	}
 	return nil
-}
-
-// checkEnsemble compares an ensemble's config with those of its steps.
-func (r *Repository) checkEnsemble(k key, cfg *configpb.ModelConfig) error {
-	if r.deps.CheckEnsemble == nil {
-		return nil
-	}
-	v := r.view.Load()
-	return r.deps.CheckEnsemble(cfg, func(n Need) *configpb.ModelConfig {
-		if m := v.step(k.namespace, n); m != nil {
-			return m.Config
-		}
-		return nil
-	})
 }
