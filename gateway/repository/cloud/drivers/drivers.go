@@ -30,16 +30,20 @@ func New(env func(string) (string, bool)) cloud.Open {
 	}
 }
 
-// transport is the HTTP transport for all clouds: their objects are large and come over
-// few connections, and a host that is away is found out soon.
+// transport is the HTTP transport for the clouds.
 func transport() *http.Transport {
-	return &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
-		TLSHandshakeTimeout:   5 * time.Second,
-		ResponseHeaderTimeout: 30 * time.Second,
-		MaxIdleConnsPerHost:   16,
-		IdleConnTimeout:       90 * time.Second,
-		DisableCompression:    true, // bytes as they are stored
-	}
+	t := &http.Transport{Proxy: http.ProxyFromEnvironment}
+	tune(t)
+	return t
+}
+
+// tune sets what all have in common: objects are large and come over few connections,
+// and a host that is away is found out soon.
+func tune(t *http.Transport) {
+	t.DialContext = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	t.TLSHandshakeTimeout = 5 * time.Second
+	t.ResponseHeaderTimeout = 30 * time.Second
+	t.MaxIdleConnsPerHost = 16
+	t.IdleConnTimeout = 90 * time.Second
+	t.DisableCompression = true // bytes as they are stored
 }

@@ -3,9 +3,9 @@ package drivers
 import (
 	"context"
 	"errors"
-	"net/http"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -21,7 +21,8 @@ import (
 // Source: S3FileSystem::S3FileSystem of the original.
 func openS3(ctx context.Context, l cloud.Location, c cloud.S3Credential) (*cloud.Bucket, error) {
 	options := []func(*config.LoadOptions) error{
-		config.WithHTTPClient(&http.Client{Transport: transport()}),
+		// a client that the library can add the certificates of AWS_CA_BUNDLE to
+		config.WithHTTPClient(awshttp.NewBuildableClient().WithTransportOptions(tune)),
 		config.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }), // the caller tries again
 	}
 	if c.Region != "" {
