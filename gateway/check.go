@@ -32,7 +32,7 @@ func Check(ctx context.Context, cfg Config, out io.Writer) (err error) {
 		if _, err := fmt.Fprintf(out, "The workers can't be asked, so model files are not opened: %v\n\n", err); err != nil {
 			return err
 		}
-		report = check.Check(ctx, conf, nil)
+		report = checked(&cfg).Check(ctx, conf, nil)
 	}
 	if _, err := report.WriteTo(out); err != nil {
 		return err
@@ -59,11 +59,16 @@ func checkWithWorkers(ctx context.Context, cfg *Config, conf repository.Config) 
 	if err != nil {
 		return nil, err
 	}
-	report = check.Check(ctx, conf, repositoryWorkers{w})
+	report = checked(cfg).Check(ctx, conf, repositoryWorkers{w})
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), unloadTime)
 	defer cancel()
 	if err := w.Close(end); err != nil && !errors.Is(err, context.Canceled) {
 		return nil, fmt.Errorf("ending the workers: %w", err)
 	}
 	return report, nil
+}
+
+// checked is what a check is told of the flags.
+func checked(cfg *Config) *check.Server {
+	return &check.Server{RateLimit: cfg.RateLimit.On, Resources: cfg.RateLimit.Resources}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/modelconfig"
 	"github.com/sluice-serve/sluice/gateway/repository"
+	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
 )
 
 // Report is what a check found.
@@ -29,6 +30,7 @@ type Model struct {
 	Dir       string
 	Completed []string            // what the config leaves out, and from where it was filled in
 	Loads     []string            // versions that would be loaded, and where
+	Explained []Note              // what the config of the versions that would be loaded does
 	Ignored   []string            // version folders that would not be loaded, and why
 	Faults    []modelconfig.Fault // why it would not be served, or not whole
 	Hints     []string            // near misses: what was probably meant
@@ -51,10 +53,15 @@ func (r *Report) Wrong() int {
 	return n
 }
 
+// Check is Server.Check for a server without further flags.
+func Check(ctx context.Context, cfg repository.Config, w repository.Workers) *Report {
+	return (&Server{}).Check(ctx, cfg, w)
+}
+
 // Check reads the repositories of cfg. With workers, model files are opened and
 // compared with the configs; w may be nil. When ctx ends, the models that were not
 // reached have that as their fault.
-func Check(ctx context.Context, cfg repository.Config, w repository.Workers) *Report {
+func (s *Server) Check(ctx context.Context, cfg repository.Config, w repository.Workers) *Report {
 	r := &Report{Opened: w != nil}
 	folders, err := repository.Find(cfg.Paths)
 	if err != nil {
@@ -73,14 +80,18 @@ func Check(ctx context.Context, cfg repository.Config, w repository.Workers) *Re
 		if err := ctx.Err(); err != nil {
 			m.fault(fmt.Errorf("not checked: %w", err))
 		} else {
-			m.check(ctx, f, &cfg, w)
+			if done := m.check(ctx, f, &cfg, w); done != nil {
+				m.Explained = Explain(done, *s)
+			}
 		}
 		r.Models = append(r.Models, m)
 	}
 	return r
 }
 
-func (m *Model) check(ctx context.Context, f repository.Folder, cfg *repository.Config, w repository.Workers) {
+// check looks at one model. It returns its completed config, nil where it has faults in
+// every version.
+func (m *Model) check(ctx context.Context, f repository.Folder, cfg *repository.Config, w repository.Workers) (done *configpb.ModelConfig) {
 	plan, err := repository.Open(f, cfg, w)
 	m.Completed = plan.Notes
 	m.duplicate = len(f.Also) > 0
@@ -90,7 +101,7 @@ func (m *Model) check(ctx context.Context, f repository.Folder, cfg *repository.
 	m.fault(err)
 	m.nearMisses(plan)
 	if err != nil {
-		return
+		return nil
 	}
 	if plan.Source == nil {
 		m.Completed = append([]string{"the whole config: there is no " + repository.ConfigFile}, m.Completed...)
@@ -118,7 +129,9 @@ func (m *Model) check(ctx context.Context, f repository.Folder, cfg *repository.
 			}
 		}
 		m.Loads = append(m.Loads, where(v))
+		done = v.Spec.Config
 	}
+	return done
 }
 
 // wrap is a fault as an error.

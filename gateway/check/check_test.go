@@ -87,6 +87,8 @@ func TestReport(t *testing.T) {
                     input "x" TYPE_FP32 [2]
                     output "y" TYPE_FP32 [3]
          loads      version 2 with onnxruntime: 1 instance on GPU 1
+         batching   requests that wait leave together when an instance is free, up to 4 rows
+                    no request waits for others: what is there leaves
          ignored    version 1: the version policy leaves it out
 
 WRONG  b

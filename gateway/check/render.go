@@ -50,6 +50,9 @@ func (m *Model) render(b *strings.Builder) {
 	}
 	section("completed", m.Completed)
 	section("loads", m.Loads)
+	for _, n := range m.Explained {
+		section(n.Title, n.Lines)
+	}
 	section("ignored", m.Ignored)
 	var faults []string
 	for _, f := range m.Faults {
