@@ -98,6 +98,34 @@ func (r *Repository) stepsFault(ctx context.Context, k key, cfg *configpb.ModelC
 	return err
 }
 
+// inOrder sorts ensembles so that each comes after those among them that it needs. What
+// can't be read, or runs itself, stays where it is: its load says why it fails.
+func inOrder(ensembles []Folder) []Folder {
+	sorted := make([]Folder, 0, len(ensembles))
+	seen := map[key]bool{}
+	var add func(f *Folder)
+	add = func(f *Folder) {
+		if seen[f.key()] {
+			return
+		}
+		seen[f.key()] = true
+		if cfg, _, err := f.readConfig(true); err == nil {
+			for _, n := range Needs(cfg) {
+				for i := range ensembles {
+					if ensembles[i].Name == n.Name {
+						add(&ensembles[i])
+					}
+				}
+			}
+		}
+		sorted = append(sorted, *f)
+	}
+	for i := range ensembles {
+		add(&ensembles[i])
+	}
+	return sorted
+}
+
 // park lets an ensemble wait for its steps' models: it is loaded once they fit.
 func (r *Repository) park(k key) {
 	r.mu.Lock()

@@ -96,7 +96,7 @@ func (r *Repository) loadSet(ctx context.Context, folders []Folder, explicit boo
 		wg.Go(func() { note(r.inTurn(ctx, f, &Override{}, nil)) })
 	}
 	wg.Wait()
-	for _, f := range ensembles {
+	for _, f := range inOrder(ensembles) {
 		note(r.inTurn(ctx, f, &Override{}, nil))
 	}
 	for _, f := range folders {
