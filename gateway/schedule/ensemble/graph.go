@@ -193,7 +193,8 @@ func (p *plan) ready(i int, done []bool) bool {
 	return true
 }
 
-// planFor is the plan for what a request asks for; none means all outputs.
+// planFor is the plan for what a request asks for; none means all outputs. decoupled may
+// be nil where no step is.
 func (g *graph) planFor(requested []infer.RequestedOutput, decoupled []bool) *plan {
 	if len(requested) == 0 && !slices.Contains(decoupled, true) {
 		return g.full
@@ -209,6 +210,9 @@ func (g *graph) planFor(requested []infer.RequestedOutput, decoupled []bool) *pl
 		if len(outputs) == len(g.outputs) && !slices.Contains(decoupled, true) {
 			return g.full
 		}
+	}
+	if decoupled == nil {
+		decoupled = make([]bool, len(g.nodes))
 	}
 	return g.plan(outputs, decoupled)
 }

@@ -147,8 +147,3 @@ func (r *run) take() *frame {
 
 // stop lets nothing start any more: the request has failed.
 func (r *run) stop() { r.stopped = true }
-
-// over says that nothing runs any more and nothing can be sent.
-func (r *run) over() bool {
-	return r.running == 0 && (r.stopped || len(r.waiting) == 0 || r.waiting[0].wants > 0)
-}

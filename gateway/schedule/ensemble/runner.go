@@ -26,6 +26,7 @@ type runner struct {
 	run   *run      // mu
 	err   error     // mu; the first failure
 	spent infer.ComputeTimes
+	start int64 // when the first step could begin
 	began bool // a step's instance had a request
 
 	roomPins [4]schedule.Pinned
@@ -39,6 +40,7 @@ func (r *runner) do() error {
 	if err != nil {
 		return r.wrap(-1, err)
 	}
+	r.start = infer.Now()
 	r.run = newRun(p)
 	f, jobs := r.run.begin(r.roomJobs[:0])
 	r.fill(f)
@@ -178,7 +180,7 @@ func (r *runner) call(j job) (c *call, err error) {
 	c = r.newCall(j, m)
 	defer c.req.Memory.Release()
 	take := c.take
-	if r.run.p.decoupled != nil && r.run.p.decoupled[j.step] {
+	if r.run.p.decoupled[j.step] {
 		take = func(resp *infer.Response) error { return r.part(j, c, resp) }
 	}
 	return c, r.s.deps.Steps.Call(r.ctx, m, &c.req, take)
@@ -331,7 +333,7 @@ func (r *runner) times(ok bool) {
 		return
 	}
 	t := &r.req.Times
-	t.ComputeStart = t.QueueStart
+	t.ComputeStart = r.start
 	t.ComputeInputEnd = t.ComputeStart + r.spent.Input
 	t.ComputeOutputStart = t.ComputeInputEnd + r.spent.Infer
 	t.ComputeEnd = t.ComputeOutputStart + r.spent.Output
