@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/logging"
+	"github.com/sluice-serve/sluice/gateway/repository"
 	"github.com/sluice-serve/sluice/gateway/repository/agent"
 	"github.com/sluice-serve/sluice/gateway/repository/cloud"
 	"github.com/sluice-serve/sluice/tracing"
@@ -31,6 +32,7 @@ type Config struct {
 	Metrics    MetricsConfig
 	Trace      tracing.Settings
 	Workers    WorkersConfig
+	Cache      CacheConfig // empty: none
 	RateLimit  RateLimitConfig
 
 	// BodyLimit bounds the bytes of request bodies held at one time, of all protocols.
@@ -45,6 +47,13 @@ type RepositoryConfig struct {
 	StrictReadiness bool
 	LoadThreads     int
 	LoadRetries     int
+	Mode            repository.Mode // --model-control-mode
+	PollInterval    time.Duration   // --repository-poll-secs
+	Startup         []string        // --load-model
+	ConfigName      string          // --model-config-name
+	Namespacing     bool            // --model-namespacing
+	GPULimits       map[int]float64 // --model-load-gpu-limit: CUDA ordinal → fraction
+	TempDir         string          // for files that come with load calls; "": /tmp
 	// BackendOptions is --backend-config: backend → setting → value; "" are settings
 	// for all.
 	BackendOptions map[string]map[string]string
@@ -117,7 +126,7 @@ func DefaultConfig() Config {
 	return Config{
 		ID: "triton", ExitTimeout: 30 * time.Second, ExitGrace: time.Second,
 		Log: logging.DefaultSettings(), Trace: tracing.DefaultSettings(),
-		Repository: RepositoryConfig{ExitOnError: true, StrictReadiness: true, LoadThreads: 4,
+		Repository: RepositoryConfig{ExitOnError: true, StrictReadiness: true, LoadThreads: 4, PollInterval: 15 * time.Second,
 			BackendOptions: map[string]map[string]string{}},
 		HTTP: HTTPConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8000}, MaxInputSize: 64 << 20},
 		GRPC: GRPCConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8001}, Transport: "library", Compression: "none",
@@ -132,14 +141,14 @@ func DefaultConfig() Config {
 // Validate says everything that is wrong with c at once, or nil.
 func (c *Config) Validate() error {
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	bad := func(format string, args ...any) { errs = append(errs, c.Cache.Validate(), fmt.Errorf(format, args...)) }
 	if len(c.Repository.Paths) == 0 {
 		bad("--model-repository must be specified")
 	}
 	if !c.HTTP.Allow && !c.GRPC.Allow {
 		bad("--allow-http and --allow-grpc are both false: nothing would be served")
 	}
-	errs = append(errs, c.Log.Validate(), checkTLS("http", c.HTTP.TLS), checkTLS("grpc", c.GRPC.TLS))
+	errs = append(errs, c.Repository.validate(), c.Log.Validate(), checkTLS("http", c.HTTP.TLS), checkTLS("grpc", c.GRPC.TLS))
 	for name, l := range map[string]Listen{"http": c.HTTP.Listen, "grpc": c.GRPC.Listen} {
 		if l.Forward == "" {
 			continue

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-serve/sluice/cache"
 	"github.com/sluice-serve/sluice/gateway/control"
 	"github.com/sluice-serve/sluice/gateway/grpcapi"
 	"github.com/sluice-serve/sluice/gateway/httpapi"
@@ -40,6 +41,7 @@ type Gateway struct {
 	models   *repository.Repository
 	control  *control.Server
 	pipeline *pipeline.Pipeline
+	cache    *cache.Step // nil: off
 	tracer   *tracing.Tracer
 	bodies   *memory.Bodies
 	batches  atomic.Uint64
@@ -83,18 +85,22 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	m := &g.cfg.Metrics
 	g.stats = stats.New(stats.Config{CounterLatencies: m.Counters, SummaryLatencies: m.Summaries,
 		HistogramLatencies: m.Histograms, Quantiles: m.Quantiles, CPU: m.CPU, GPU: m.GPU, Version: g.cfg.Version})
+	if err := g.openCache(ctx); err != nil {
+		return err
+	}
 	r := &g.cfg.Repository
 	g.store = newStore(&g.cfg, g.logger)
-	g.models = repository.New(repository.Config{Paths: r.Paths, NoAutoComplete: r.NoAutoComplete,
-		StrictReadiness: r.StrictReadiness, LoadThreads: r.LoadThreads, LoadRetries: r.LoadRetries,
-		BackendOptions: r.BackendOptions},
-		repository.Deps{Workers: repositoryWorkers{g.workers}, NewStats: g.newStats, NewScheduler: g.newScheduler,
+	repo := r.models()
+	repo.Cache = g.cfg.Cache.repository()
+	g.models = repository.New(repo,
+		repository.Deps{Forget: g.forget, Workers: repositoryWorkers{g.workers}, NewStats: g.newStats, NewScheduler: g.newScheduler, GPUMemory: g.gpuMemory,
 			Agents: agents{agent.New(r.Agents, g.logger)}, Stores: g.store,
 			Changed: func() { g.control.Changed() }, Log: g.logger})
 	g.tracer = tracing.New(g.cfg.Trace, tracing.Deps{Log: g.logger, Dropped: g.stats.TracesDropped})
 	g.control = control.New(g.cfg.ID, g.cfg.Version, control.Deps{Models: g.models, Log: g.log, Tracer: g.tracer})
 	g.pipeline = pipeline.New(models{g.models})
 	g.pipeline.Trace(g.tracer)
+	g.pipeline.Cache(g.cache)
 	g.bodies = &memory.Bodies{Arena: g.workers.Memory(), Limit: g.cfg.BodyLimit}
 	return g.listen(ctx)
 }
@@ -121,7 +127,7 @@ func (g *Gateway) newScheduler(m *repository.Model, instances []infer.Executor) 
 	}
 	return g.schedule(m, schedule.Deps{Executors: instances, Memory: g.workers.Memory(),
 		Observer: observer, Clock: g.alarm, IDs: &g.batches, Log: g.logger,
-		Steps: steps{g.models, g.pipeline}})
+		Steps: steps{g.models, g.pipeline}, States: m.States()})
 }
 
 // Run loads the models, serves until ctx ends or a listener fails, and then stops:
@@ -168,6 +174,7 @@ func (g *Gateway) serve(serving context.Context, running *sync.WaitGroup, failed
 	}
 	run("tracing", func() error { return g.tracer.Run(serving) })
 	running.Go(func() { g.watchWorkers(serving) })
+	running.Go(func() { g.models.Run(serving) })
 }
 
 // start loads all models and says how it went. It fails when a model did not load and
@@ -312,6 +319,9 @@ func (g *Gateway) close(ctx context.Context) error {
 	}
 	if g.workers != nil {
 		errs = append(errs, g.workers.Close(ctx))
+	}
+	if g.cache != nil {
+		errs = append(errs, g.cache.Close(ctx))
 	}
 	if g.alarm != nil {
 		errs = append(errs, g.alarm.Close())

@@ -38,7 +38,7 @@ func (c *Config) options() [][]string {
 		rows = append(rows, []string{fmt.Sprintf("model_repository_path[%d]", i), p})
 	}
 	return append(rows, [][]string{
-		{"model_control_mode", "MODE_NONE"},
+		{"model_control_mode", "MODE_" + strings.ToUpper(c.Repository.Mode.String())},
 		{"auto_complete_config", strconv.FormatBool(!c.Repository.NoAutoComplete)},
 		{"strict_readiness", strconv.FormatBool(c.Repository.StrictReadiness)},
 		{"exit_on_error", strconv.FormatBool(c.Repository.ExitOnError)},

@@ -109,6 +109,9 @@ func (w repositoryWorkers) Devices() []repository.Device {
 func (w repositoryWorkers) Load(ctx context.Context, spec repository.LoadSpec) (repository.Loaded, error) {
 	s := client.Spec{Name: spec.Name, Version: spec.Version, ModelDir: spec.ModelDir, ModelFile: spec.ModelFile,
 		Config: spec.Config, Backend: spec.Backend, Options: spec.Options, Changed: spec.Changed}
+	if like, ok := spec.Like.(*client.Version); ok {
+		s.Like = like
+	}
 	for _, i := range spec.Instances {
 		s.Instances = append(s.Instances, client.Instance(i))
 	}

@@ -57,7 +57,7 @@ func (o *Override) parse(name string) (*configpb.ModelConfig, error) {
 // is locked as long as it lives. The first use makes it, and removes what processes left
 // behind that were killed.
 type scratch struct {
-	parent string // "": the system's folder for temporary files
+	parent string // "": /tmp
 
 	mu   sync.Mutex
 	dir  string   // mu; "": not made yet
@@ -85,7 +85,7 @@ func (s *scratch) folder() (string, error) {
 func (s *scratch) root() string {
 	parent := s.parent
 	if parent == "" {
-		parent = os.TempDir()
+		parent = "/tmp"
 	}
 	return filepath.Join(parent, "sluice-"+strconv.Itoa(os.Getuid()))
 }

@@ -17,17 +17,11 @@ func (s *Serve) later() []flag {
 		}}
 	}
 	return []flag{
-		refused("repository-poll-secs", "integer", "model control mode poll", "15"),
-		refused("load-model", "string", "model control mode explicit"),
-		refused("model-config-name", "string", "choosing a named model configuration", ""),
-		refused("model-namespacing", "boolean", "model namespacing", "false"),
-		refused("model-load-gpu-limit", "string", "the GPU memory limit at load"),
 		refused("http-restricted-api", "string", "the restricted API list"),
 		refused("grpc-restricted-protocol", "string", "the restricted API list"),
 		refused("allow-sagemaker", "boolean", "the SageMaker front end", "false"),
 		refused("allow-vertex-ai", "boolean", "the Vertex AI front end", "false"),
 		refused("vertex-ai-default-model", "string", "the Vertex AI front end"),
-		refused("cache-config", "string,string=string", "the response cache"),
 		refused("allow-client-shm", "boolean", "shared memory of clients", "false"),
 		refused("host-policy", "string,string=string", "host policies"),
 	}
@@ -55,7 +49,6 @@ func (s *Serve) tuning() []flag {
 		ignored("vertex-ai-port", "integer", "There is no Vertex AI front end in this version."),
 		ignored("vertex-ai-thread-count", "integer", "There is no Vertex AI front end in this version."),
 		ignored("backend-directory", "string", "Backends are part of sluice-worker."),
-		ignored("cache-directory", "string", "Caches are part of sluice."),
 		ignored("enable-peer-access", "boolean", "Each GPU has a worker of its own."),
 		ignored("pinned-memory-pool-byte-size", "integer", "Tensors lie in arenas: see --request-arena-byte-size."),
 		ignored("cuda-memory-pool-byte-size", "integer:integer", "Backends allocate device memory themselves."),
@@ -79,6 +72,6 @@ func (s *Serve) deprecated() []flag {
 	}
 	return append(s.deprecatedTracing(), []flag{
 		{name: "strict-model-config", arg: "boolean", help: "Use --disable-auto-complete-config.", set: strict},
-		later("response-cache-byte-size", "integer", "--cache-config"),
+		{name: "response-cache-byte-size", arg: "integer", help: "Use --cache-config local,size=BYTES.", set: stringInto(&s.cacheSize)},
 	}...)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -18,8 +19,9 @@ type Serve struct {
 	Help    bool     // asked for; nothing else counts
 	Notices []string // flags that were taken without effect, and why
 
-	trace   traceFlags
-	grpcTLS bool // --grpc-use-ssl or --grpc-use-ssl-mutual is on
+	trace     traceFlags
+	grpcTLS   bool   // --grpc-use-ssl or --grpc-use-ssl-mutual is on
+	cacheSize string // --response-cache-byte-size
 }
 
 // ParseServe reads the arguments after `sluice serve` and, for flags that are not
@@ -40,6 +42,9 @@ func ParseServe(args []string, env func(string) (string, bool)) (*Serve, error) 
 		return s, fmt.Errorf("--grpc-use-ssl needs --grpc-server-cert and --grpc-server-key")
 	}
 	s.finish()
+	if err := s.finishCache(env); err != nil {
+		return s, err
+	}
 	return s, s.Config.Validate()
 }
 
@@ -64,10 +69,17 @@ func ParseCheck(args []string, env func(string) (string, bool)) (*Serve, error) 
 		return s, err
 	}
 	s.finish()
+	if err := s.finishCache(env); err != nil {
+		return s, err
+	}
 	return s, s.Config.Validate()
 }
 
-func newServe() *Serve { return &Serve{Config: gateway.DefaultConfig()} }
+func newServe() *Serve {
+	s := &Serve{Config: gateway.DefaultConfig()}
+	s.Config.Repository.TempDir = os.TempDir()
+	return s
+}
 
 // finish fills what depends on several flags.
 func (s *Serve) finish() {
@@ -89,7 +101,7 @@ func (s *Serve) table() *set {
 		{"Server", s.server()}, {"Logging", s.logging()}, {"Model Repository", s.repository()},
 		{"Repository Agents and Clouds", s.remote()}, {"HTTP", s.http()},
 		{"GRPC", s.grpc()}, {"Metrics", s.metrics()}, {"Tracing", s.tracing()}, {"Workers", s.workers()}, {"Backend", s.backend()},
-		{"Rate Limiter", s.rateLimiter()},
+		{"Rate Limiter", s.rateLimiter()}, {"Response Cache", s.cache()},
 		{"Not in this version", s.later()}, {"Accepted without effect", s.tuning()}, {"Deprecated", s.deprecated()},
 	}}
 }
@@ -139,7 +151,7 @@ func (s *Serve) repository() []flag {
 		r.Paths = append(r.Paths, v)
 		return nil
 	}
-	return []flag{
+	return append([]flag{
 		{name: "model-repository", arg: "string", repeat: true, help: "Folder of models, or s3://, gs:// or as:// path of one; may be given several times. A model that is " +
 			"in more than one of them is not available.", set: path},
 		{name: "model-store", arg: "string", repeat: true, help: "The same as --model-repository.", set: path},
@@ -150,9 +162,7 @@ func (s *Serve) repository() []flag {
 			set: boolInto(&r.StrictReadiness)},
 		{name: "model-load-thread-count", arg: "integer", def: "4", help: "Models loaded at one time.", set: intInto(&r.LoadThreads, 1, 1024)},
 		{name: "model-load-retry-count", arg: "integer", def: "0", help: "Further tries to load a model that failed.", set: intInto(&r.LoadRetries, 0, 1000)},
-		{name: "model-control-mode", arg: "string", def: "none", help: "none: all models are loaded at the start and stay. " +
-			"poll and explicit are not in this version.", set: only("none", "model control mode")},
-	}
+	}, s.modelControl()...)
 }
 
 func (s *Serve) http() []flag {
@@ -356,14 +366,5 @@ func oneOf(p *string, values ...string) func(string) error {
 			}
 		}
 		return fmt.Errorf("'%s' is not one of %s", v, strings.Join(values, ", "))
-	}
-}
-
-func only(value, feature string) func(string) error {
-	return func(v string) error {
-		if v != value {
-			return fmt.Errorf("%s '%s' is not in this version of sluice", feature, v)
-		}
-		return nil
 	}
 }
