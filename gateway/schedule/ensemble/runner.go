@@ -27,7 +27,7 @@ type runner struct {
 	err   error     // mu; the first failure
 	spent infer.ComputeTimes
 	start int64 // when the first step could begin
-	began bool // a step's instance had a request
+	began bool  // a step's instance had a request
 
 	roomPins [4]schedule.Pinned
 	roomJobs [4]job
