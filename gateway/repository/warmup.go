@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sluice-serve/sluice/gateway/modelconfig"
 	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/gateway/schedule/ragged"
 	"github.com/sluice-serve/sluice/infer"
@@ -140,6 +141,9 @@ func randomize(b []byte) {
 
 // warmupFile reads a file below the model's warm-up folder.
 func (p *Plan) warmupFile(name string, limit int64) ([]byte, error) {
+	if !modelconfig.SafePath(name) {
+		return nil, infer.Errorf(infer.InvalidArg, "warm-up file path '%s' is outside model directory", name)
+	}
 	at := path.Join(warmupFolder, name)
 	data, err := p.Folder.Read(at, limit)
 	if infer.CodeOf(err) == infer.NotFound {
