@@ -65,11 +65,6 @@ func (s *Serve) deprecated() []flag {
 		s.Config.Repository.NoAutoComplete = s.Config.Repository.NoAutoComplete || on
 		return err
 	}
-	later := func(name, arg, instead string) flag {
-		return flag{name: name, arg: arg, help: "Use " + instead + ".", set: func(string) error {
-			return fmt.Errorf("deprecated, and %s is not in this version of sluice", instead)
-		}}
-	}
 	return append(s.deprecatedTracing(), []flag{
 		{name: "strict-model-config", arg: "boolean", help: "Use --disable-auto-complete-config.", set: strict},
 		{name: "response-cache-byte-size", arg: "integer", help: "Use --cache-config local,size=BYTES.", set: stringInto(&s.cacheSize)},
