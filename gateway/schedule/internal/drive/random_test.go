@@ -96,6 +96,7 @@ func (w *wild) inspect(b *infer.Batch) {
 
 func randomRequest(id int) *infer.Request {
 	r := request(fmt.Sprintf("%c%d", 'a'+id%26, id), 1+rand.IntN(3))
+	r.Priority = uint64(rand.IntN(4)) // where there are levels
 	switch rand.IntN(8) {
 	case 0: // another shape
 		r.Inputs[0].Shape[1] = 1
@@ -116,6 +117,9 @@ func TestRandomSchedules(t *testing.T) {
 		"ordered":  {PreserveOrdering: true},
 		"all":      {PreserveOrdering: true, Preferred: []int{3, 6}, MaxQueueDelay: 30 * time.Microsecond},
 		"timeouts": {Policy: schedule.QueuePolicy{Timeout: 100 * time.Microsecond}},
+		"levels": {MaxQueueDelay: 30 * time.Microsecond, Policy: schedule.QueuePolicy{Timeout: 200 * time.Microsecond},
+			Levels: schedule.Levels{Count: 3, Default: 2, Fair: 4, Own: map[uint64]*schedule.QueuePolicy{
+				3: {Set: true, Timeout: 60 * time.Microsecond, TimeoutAction: schedule.Delay}}}},
 	} {
 		for _, faults := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/faults=%v", name, faults), func(t *testing.T) {
