@@ -107,30 +107,34 @@ func batching(cfg *configpb.ModelConfig) []string {
 			plural(rows, "row"))}
 	case rows == 0:
 		return []string{"none: dynamic_batching has nothing to join where max_batch_size is 0"}
+	case rows == 1:
+		return append([]string{"none: each request is executed alone, since max_batch_size is 1"}, ordered(d.GetPreserveOrdering())...)
 	}
 	lines := []string{fmt.Sprintf("requests that wait leave together when an instance is free, up to %s", plural(rows, "row"))}
 	lines = append(lines, leaving(rows, d.GetPreferredBatchSize(), d.GetMaxQueueDelayMicroseconds())...)
-	if d.GetPreserveOrdering() {
-		lines = append(lines, "answers go out in the order in which the requests came")
+	return append(lines, ordered(d.GetPreserveOrdering())...)
+}
+
+func ordered(yes bool) []string {
+	if yes {
+		return []string{"answers go out in the order in which the requests came"}
 	}
-	return lines
+	return nil
 }
 
 // leaving says when a batch leaves.
 func leaving(rows int, preferred []int32, delay uint64) []string {
 	var lines []string
 	sizes := slices.Sorted(slices.Values(preferred))
-	target := rows
-	if n := len(sizes); n > 0 {
-		target = int(sizes[n-1])
-	}
-	if len(sizes) > 1 || target != rows {
+	waits := "fewer than " + plural(rows, "row") + " wait"
+	if len(sizes) > 1 || len(sizes) == 1 && int(sizes[0]) != rows {
 		lines = append(lines, fmt.Sprintf("preferred: %s rows, where so many wait", list(sizes, "or")))
+		waits = "other numbers wait"
 	}
 	if delay == 0 {
 		return append(lines, "no request waits for others: what is there leaves")
 	}
-	return append(lines, fmt.Sprintf("fewer than %s wait up to %s for others; delays in which nobody comes are left out", plural(target, "row"), micros(delay)))
+	return append(lines, fmt.Sprintf("%s up to %s for others; delays in which nobody comes are left out", waits, micros(delay)))
 }
 
 // queues says what the queue policies do.

@@ -23,9 +23,7 @@ func sequences(cfg *configpb.ModelConfig) []string {
 		lines = append(lines, fmt.Sprintf("oldest: an instance has up to %s at a time, further ones wait; one request of each, "+
 			"the oldest first, forms a batch of up to %s", plural(candidates, "sequence"), plural(rows, "row")))
 		lines = append(lines, leaving(rows, o.GetPreferredBatchSize(), o.GetMaxQueueDelayMicroseconds())...)
-		if o.GetPreserveOrdering() {
-			lines = append(lines, "answers go out in the order in which the requests came")
-		}
+		lines = append(lines, ordered(o.GetPreserveOrdering())...)
 	} else {
 		lines = append(lines, direct(s.GetDirect(), rows)...)
 	}
