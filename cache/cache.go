@@ -141,25 +141,37 @@ func NewEntry(q *Query, resp *infer.Response, now int64, ttl time.Duration) *Ent
 	if !sound(resp.Outputs) {
 		return nil
 	}
-	e := &Entry{Model: q.Subject.Model, Version: q.Subject.Version, Load: q.Subject.Load, Tags: slices.Clone(q.Tags), Stored: now}
-	if ttl > 0 {
-		e.Expires = now + int64(ttl)
-	}
 	size, dims := 0, 0
 	for i := range resp.Outputs {
 		size += len(resp.Outputs[i].Data)
 		dims += len(resp.Outputs[i].Shape)
 	}
 	data, shapes := make([]byte, 0, size), make([]int64, 0, dims)
-	e.Outputs = make([]infer.Tensor, len(resp.Outputs))
+	outputs := make([]infer.Tensor, len(resp.Outputs))
 	for i := range resp.Outputs {
 		o := &resp.Outputs[i]
 		d, s := len(data), len(shapes)
 		data, shapes = append(data, o.Data...), append(shapes, o.Shape...)
-		e.Outputs[i] = infer.Tensor{Name: o.Name, Datatype: o.Datatype, Shape: shapes[s:len(shapes):len(shapes)],
+		outputs[i] = infer.Tensor{Name: o.Name, Datatype: o.Datatype, Shape: shapes[s:len(shapes):len(shapes)],
 			Data: data[d:len(data):len(data)]}
 	}
-	e.Params = slices.Clone(resp.Params)
+	return newEntry(q, outputs, slices.Clone(resp.Params), now, ttl)
+}
+
+// Adopt is NewEntry without the copy: what resp holds is the entry's from now on.
+func Adopt(q *Query, resp *infer.Response, stored int64, ttl time.Duration) *Entry {
+	if !sound(resp.Outputs) {
+		return nil
+	}
+	return newEntry(q, resp.Outputs, resp.Params, stored, ttl)
+}
+
+func newEntry(q *Query, outputs []infer.Tensor, params infer.Params, stored int64, ttl time.Duration) *Entry {
+	e := &Entry{Outputs: outputs, Params: params, Model: q.Subject.Model, Version: q.Subject.Version, Load: q.Subject.Load,
+		Tags: slices.Clone(q.Tags), Stored: stored}
+	if ttl > 0 {
+		e.Expires = stored + int64(ttl)
+	}
 	e.measure()
 	return e
 }

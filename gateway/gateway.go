@@ -97,7 +97,7 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 			Agents: agents{agent.New(r.Agents, g.logger)}, Stores: g.store,
 			Changed: func() { g.control.Changed() }, Log: g.logger})
 	g.tracer = tracing.New(g.cfg.Trace, tracing.Deps{Log: g.logger, Dropped: g.stats.TracesDropped})
-	g.control = control.New(g.cfg.ID, g.cfg.Version, control.Deps{Models: g.models, Log: g.log, Tracer: g.tracer})
+	g.control = control.New(g.cfg.ID, g.cfg.Version, control.Deps{Models: g.models, Log: g.log, Tracer: g.tracer, Cache: g.purger()})
 	g.pipeline = pipeline.New(models{g.models})
 	g.pipeline.Trace(g.tracer)
 	g.pipeline.Cache(g.cache)

@@ -41,6 +41,7 @@ type Deps struct {
 	Models Models
 	Log    *logging.Log
 	Tracer *tracing.Tracer // nil: tracing can't be turned on
+	Cache  Cache           // nil: there is none
 }
 
 // Server answers control calls.
@@ -49,6 +50,7 @@ type Server struct {
 	models        Models
 	log           *logging.Log
 	tracer        *tracing.Tracer
+	cache         Cache
 	state         atomic.Int32
 
 	mu       sync.Mutex
@@ -64,7 +66,7 @@ const (
 
 // New makes a Server that is live, and not ready until Serving is called.
 func New(name, version string, deps Deps) *Server {
-	return &Server{name: name, version: version, models: deps.Models, log: deps.Log, tracer: deps.Tracer, watchers: map[*watcher]struct{}{}}
+	return &Server{name: name, version: version, models: deps.Models, log: deps.Log, tracer: deps.Tracer, cache: deps.Cache, watchers: map[*watcher]struct{}{}}
 }
 
 // Serving says that the start is over.

@@ -159,6 +159,7 @@ func (s *Service) carry(ctx context.Context, c *Call, receive func() error) erro
 	}
 	s.chooseCompression(ctx)
 	err := s.pipeline.Infer(ctx, &c.Request, func(r *infer.Response) error {
+		cacheTrailer(ctx, r)
 		c.sendErr = s.send(c, r)
 		return c.sendErr
 	})

@@ -160,6 +160,13 @@ func (c *fakeControl) Load(_ context.Context, name string, params map[string]*in
 	return c.find(name)
 }
 
+func (c *fakeControl) PurgeCache(_ context.Context, model, version, tag string) (int64, error) {
+	if model == "none" {
+		return 0, infer.Errorf(infer.Unsupported, "there is no response cache")
+	}
+	return int64(len(model) + 10*len(version) + 100*len(tag)), nil
+}
+
 func (c *fakeControl) Unload(_ context.Context, name string, dependents bool) error {
 	if dependents {
 		return infer.Errorf(infer.Unavailable, "with dependents")

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -227,10 +228,10 @@ func TestOpenRefusesBeforeTheMessageIsRead(t *testing.T) {
 
 func TestResponsesOfTheWrongNumber(t *testing.T) {
 	onBothCodecs(t, func(t *testing.T, codec option) {
-		count := 0
+		var count atomic.Int64
 		r := start(t, codec, func(_ *Config, r *rig) {
 			r.pipeline.infer = func(_ context.Context, req *infer.Request, send infer.SendFunc) error {
-				for range count {
+				for range count.Load() {
 					if err := send(r.pipeline.echo(req)); err != nil {
 						return err
 					}
@@ -239,7 +240,7 @@ func TestResponsesOfTheWrongNumber(t *testing.T) {
 			}
 		})
 		for n, want := range map[int]codes.Code{0: codes.Internal, 1: codes.OK, 2: codes.Unimplemented} {
-			count = n
+			count.Store(int64(n))
 			if _, err := r.client.ModelInfer(t.Context(), fp32Request(5000)); status.Code(err) != want {
 				t.Errorf("%d responses: %v", n, err)
 			}
@@ -468,7 +469,7 @@ func TestReflection(t *testing.T) {
 	if err := alpha.Send(&reflectionv1alpha.ServerReflectionRequest{MessageRequest: &reflectionv1alpha.ServerReflectionRequest_ListServices{}}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := alpha.Recv(); err != nil || len(got.GetListServicesResponse().GetService()) != 4 {
+	if got, err := alpha.Recv(); err != nil || len(got.GetListServicesResponse().GetService()) != 5 {
 		t.Fatalf("v1alpha: %v, %v", got, err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/admin"
 	"github.com/sluice-serve/sluice/proto/inference"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
 )
@@ -47,6 +48,8 @@ type Control interface {
 	Load(ctx context.Context, name string, params map[string]*inference.ModelRepositoryParameter) error
 	// Unload takes a model out of service, with dependents those it alone needs.
 	Unload(ctx context.Context, name string, dependents bool) error
+	// PurgeCache removes answers from the response cache: of a model, one version, a tag.
+	PurgeCache(ctx context.Context, model, version, tag string) (int64, error)
 	LogSettings(*inference.LogSettingsRequest) (*inference.LogSettingsResponse, error)
 	// TraceSettings changes what the request names, an empty value being a clear.
 	TraceSettings(*inference.TraceSettingRequest) (*inference.TraceSettingResponse, error)
@@ -138,6 +141,7 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	}
 	r.RegisterService(&desc, s)
 	r.RegisterService(&healthgrpc.Health_ServiceDesc, s)
+	r.RegisterService(&admin.Admin_ServiceDesc, adminService{s: s})
 }
 
 // Stop makes the service refuse new calls with the original's text and end what

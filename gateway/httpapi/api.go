@@ -43,6 +43,8 @@ type Control interface {
 	Load(ctx context.Context, name string, params map[string]*inference.ModelRepositoryParameter) error
 	// Unload takes a model out of service, with dependents those it alone needs.
 	Unload(ctx context.Context, name string, dependents bool) error
+	// PurgeCache removes answers from the response cache: of a model, one version, a tag.
+	PurgeCache(ctx context.Context, model, version, tag string) (int64, error)
 	// LogSettings changes what settings names and returns all settings.
 	LogSettings(req *inference.LogSettingsRequest) (*inference.LogSettingsResponse, error)
 	// TraceSettings changes what settings names, an empty value being a clear, and

@@ -58,6 +58,8 @@ func (a *API) answer(ctx context.Context, call *Call, rt route, reply *Reply) er
 		return a.index(ctx, call, reply)
 	case routeLogging:
 		return a.logging(ctx, call, reply)
+	case routePurge:
+		return a.purge(ctx, call, reply)
 	case routeTrace:
 		return a.traceSetting(ctx, call, rt, reply)
 	case routeLoad, routeUnload, routeRepositoryLoad:

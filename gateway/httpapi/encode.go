@@ -20,6 +20,7 @@ func (x *exchange) send(resp *infer.Response) error {
 	}
 	x.reply.reset()
 	x.reply.memory = resp.Memory
+	x.reply.cacheFields(resp)
 	if err := x.encode(resp); err != nil {
 		x.fault = err
 		return err

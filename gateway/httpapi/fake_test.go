@@ -197,6 +197,13 @@ func (f *fake) Load(_ context.Context, name string, params map[string]*inference
 	return infer.Errorf(infer.NotFound, "%s config <%s> file <%s> of %d", name, params["config"].GetStringParam(), params["file:1/f"].GetBytesParam(), len(params))
 }
 
+func (f *fake) PurgeCache(_ context.Context, model, version, tag string) (int64, error) {
+	if model == "none" {
+		return 0, infer.Errorf(infer.Unsupported, "there is no response cache")
+	}
+	return int64(len(model) + 10*len(version) + 100*len(tag)), nil
+}
+
 func (f *fake) Unload(_ context.Context, name string, dependents bool) error {
 	if name == "two" && !dependents {
 		return nil

@@ -24,6 +24,7 @@ const (
 	routeGenerate
 	routeTrace
 	routeIndex
+	routePurge
 	routeLoad
 	routeUnload
 	routeRepositoryLoad
@@ -51,6 +52,7 @@ var routes = [...]struct {
 	routeGenerate:       {post: true, action: infer.ActionInference, name: "generate"},
 	routeTrace:          {get: true, post: true, action: infer.ActionTrace},
 	routeIndex:          {post: true, action: infer.ActionModelRepository},
+	routePurge:          {post: true, action: infer.ActionModelRepository},
 	routeLoad:           {post: true, action: infer.ActionModelRepository},
 	routeUnload:         {post: true, action: infer.ActionModelRepository},
 	routeRepositoryLoad: {post: true, action: infer.ActionModelRepository},
@@ -97,6 +99,8 @@ func parsePath(path string) (route, bool) {
 		return route{kind: routeLogging}, true
 	case "/trace/setting":
 		return route{kind: routeTrace}, true
+	case "/cache/purge":
+		return route{kind: routePurge}, true
 	case "/models/stats":
 		return route{kind: routeAllStats}, true
 	}

@@ -52,6 +52,9 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		m.collect(out)
 	}
 	w := writer{out}
+	if r.caches != nil {
+		w.collectCaches(r.caches())
+	}
 	for _, wk := range workers {
 		wk.collect(w)
 	}
@@ -95,6 +98,7 @@ func (m *Model) collect(out chan<- prometheus.Metric) {
 	if ns := m.loadNanos.Load(); ns > 0 {
 		out <- prometheus.MustNewConstMetric(d.load, prometheus.GaugeValue, float64(ns)/1e9)
 	}
+	m.collectCache(out)
 	m.requestSeconds.Collect(out)
 	m.queueSeconds.Collect(out)
 	m.computeSeconds.Collect(out)

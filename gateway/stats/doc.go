@@ -17,6 +17,10 @@
 //	nv_cpu_utilization, nv_cpu_memory_{total,used}_bytes,
 //	nv_gpu_utilization, nv_gpu_memory_{total,used}_bytes, nv_gpu_power_{usage,limit},
 //	nv_energy_consumption {gpu_uuid}, as workers report them; absent without a GPU.
+//	with a response cache: nv_cache_num_{hits,misses}_per_model,
+//	nv_cache_{hit,miss}_duration_per_model (and …_summary_per_model when on), and of a
+//	local one nv_cache_{num_entries,num_lookups,num_hits,num_misses,num_evictions,
+//	lookup_duration,insertion_duration,util}.
 //
 // Unlike the original, requests that a full queue refused count as failures with
 // reason REJECTED. Like there, requests that validation refused are no failures; they
@@ -31,6 +35,8 @@
 //	sluice_refusals_total{model,version,reason}      reason as in the answer's header
 //	sluice_worker_up{worker}, sluice_worker_restarts_total{worker},
 //	sluice_worker_resident_bytes{worker}
+//	sluice_cache_{lookups,hits,failures,dropped,lookup_seconds}_total{level},
+//	sluice_cache_breaker_open{level}                 levels are local and redis
 //	sluice_requests_total{protocol,code}             HTTP status or gRPC code name
 //
 // beside the usual go_… and process_… of the gateway process.

@@ -79,6 +79,8 @@ type Model struct {
 	requestSeconds, queueSeconds, computeSeconds, batchSize prometheus.Histogram
 	summaries                                               [numPhases]prometheus.Summary // nil when off
 	descs                                                   modelDescs
+	cacheDescs                                              cacheDescs
+	hitSummary, missSummary                                 prometheus.Summary // nil when off
 
 	mu      sync.Mutex
 	batches map[int]*batchStat
@@ -97,7 +99,7 @@ func newModel(r *Registry, key, name string, version int64, tags map[string]stri
 		labels[k] = v
 	}
 	labels["model"], labels["version"] = m.name, m.version
-	m.descs = newModelDescs(labels)
+	m.descs, m.cacheDescs = newModelDescs(labels), newCacheDescs(labels)
 	m.requestSeconds = newHistogram("sluice_request_duration_seconds", "Time from arrival to answer of successful requests.", labels,
 		durationBuckets())
 	m.queueSeconds = newHistogram("sluice_queue_duration_seconds", "Time that requests waited for an instance.", labels,
@@ -108,6 +110,9 @@ func newModel(r *Registry, key, name string, version int64, tags map[string]stri
 		m.batchSize = newHistogram("sluice_batch_size", "Rows of each execution.", labels, prometheus.ExponentialBuckets(1, 2, 10))
 	}
 	if r.cfg.SummaryLatencies {
+		if r.caches != nil {
+			m.hitSummary, m.missSummary = newCacheSummary(r, "hit", labels), newCacheSummary(r, "miss", labels)
+		}
 		for p := range m.summaries {
 			m.summaries[p] = prometheus.NewSummary(prometheus.SummaryOpts{Name: "nv_inference_" + phaseNames[p] + "_summary_us",
 				Help: "Microseconds of the " + phaseNames[p] + " phase.", ConstLabels: labels, Objectives: r.cfg.Quantiles})
@@ -145,10 +150,16 @@ func (m *Model) Done(req *infer.Request, err error) {
 	case t.CacheHit:
 		m.hits.Add(1)
 		m.hitNS.Add(took64(t.CacheLookup))
+		if m.hitSummary != nil {
+			m.hitSummary.Observe(float64(t.CacheLookup) / 1e3)
+		}
 		return
 	case t.CacheLookup > 0:
 		m.misses.Add(1)
 		m.missNS.Add(took64(t.CacheLookup))
+		if m.missSummary != nil {
+			m.missSummary.Observe(float64(t.CacheLookup) / 1e3)
+		}
 	}
 	queue, compute := span(t.QueueStart, t.ComputeStart), span(t.ComputeStart, t.ComputeEnd)
 	m.spend(phaseQueue, queue)

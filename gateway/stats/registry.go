@@ -15,6 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/sluice-serve/sluice/cache"
 )
 
 // Config says which metrics there are. Source: --metrics-config and
@@ -42,7 +44,8 @@ type Registry struct {
 	gather  *prometheus.Registry
 	started time.Time
 	cpu     *cpuReader
-	traces  atomic.Uint64 // that were lost
+	caches  func() []cache.Figures // nil: there is no response cache
+	traces  atomic.Uint64          // that were lost
 
 	mu      sync.Mutex
 	models  map[string]*Model
