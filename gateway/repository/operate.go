@@ -225,7 +225,10 @@ func (r *Repository) find(ctx context.Context, name string) (folders []Folder, f
 		local := path
 		if r.deps.Stores != nil && r.deps.Stores.Remote(path) {
 			if local, err = r.deps.Stores.Sync(ctx, path, name); err != nil {
-				errs, failed = append(errs, err), append(failed, path)
+				errs = append(errs, err)
+			}
+			if local == "" {
+				failed = append(failed, path)
 				continue
 			}
 		}

@@ -59,5 +59,6 @@ type Stores interface {
 	// there and whole. A model's folder does not change while a version is loaded from
 	// it, but for being replaced as a whole: what has changed has another size or time of
 	// modification. A model that is gone has no folder any more.
+	// With an error dir may still be given: it holds all but what the error names.
 	Sync(ctx context.Context, path, model string) (dir string, err error)
 }

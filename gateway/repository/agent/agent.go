@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -100,7 +101,9 @@ type Life struct {
 	model    Model
 	location string
 	asked    []member // those that got LOAD, in order
-	last     Event
+
+	mu   sync.Mutex // held while agents are told something, so that events stay in order
+	last Event      // mu
 }
 
 // Load starts the life of a model: it asks all its agents in order. The life is nil
@@ -195,8 +198,10 @@ func (l *Life) Failed(ctx context.Context) {
 // Unloading tells the agents that the model is about to be unloaded.
 func (l *Life) Unloading(ctx context.Context) { l.each(ctx, LoadComplete, Unload) }
 
-// Unloaded tells the agents that it is, and removes their folders.
+// Unloaded tells the agents that it is, and removes their folders. Those that did not
+// hear that it was about to be hear that first.
 func (l *Life) Unloaded(ctx context.Context) {
+	l.Unloading(ctx)
 	if l != nil && l.each(ctx, Unload, UnloadComplete) {
 		l.clean()
 	}
@@ -206,7 +211,12 @@ func (l *Life) Unloaded(ctx context.Context) {
 // follow the last one. A context that is over does not keep an agent from hearing how
 // the life ends: the timeout alone bounds it.
 func (l *Life) each(ctx context.Context, after, event Event) bool {
-	if l == nil || l.last != after {
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last != after {
 		return false
 	}
 	l.last = event

@@ -376,6 +376,25 @@ func TestEnvironmentAndLog(t *testing.T) {
 	}
 }
 
+// A life that ends without a word about it beginning to is told whole.
+func TestUnloadedAlone(t *testing.T) {
+	b := newBench(t, time.Minute)
+	b.script("x", "")
+	b.use("x")
+	life, err := b.agents.Load(t.Context(), b.model)
+	must(t, err)
+	life.Loaded(t.Context())
+	life.Unloaded(t.Context())
+	var events []Event
+	for _, q := range b.questions("x") {
+		events = append(events, q.Event)
+	}
+	if !slices.Equal(events, []Event{Load, LoadComplete, Unload, UnloadComplete}) {
+		t.Errorf("heard %v", events)
+	}
+	b.noScratch()
+}
+
 func TestNoAgentsNoLife(t *testing.T) {
 	b := newBench(t, time.Minute)
 	life, err := b.agents.Load(t.Context(), b.model)

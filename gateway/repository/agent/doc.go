@@ -14,5 +14,5 @@
 //	LOAD, in order ── all succeeded ──► LOAD_COMPLETE, in reverse ──► UNLOAD, in order ──► UNLOAD_COMPLETE, in reverse
 //	       └───────── one failed, or the load did ──► LOAD_FAIL, in reverse, for all that were asked
 //
-// Agents may be used by any number of goroutines; a Life by one at a time.
+// Agents and lives may be used by any number of goroutines.
 package agent
