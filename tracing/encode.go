@@ -18,15 +18,30 @@ type encoder struct {
 	base  int64 // what to add to infer.Now for CLOCK_MONOTONIC, which the original's files hold
 	marks []infer.TraceMark
 	start bool // an element stands already
+
+	parents map[uint64]bool // traces of the family that have children
 }
 
 // family appends a request and its children.
 func (e *encoder) family(b []byte, f *infer.TraceFamily) []byte {
 	e.start = false
+	clear(e.parents)
+	for _, t := range f.Traces[1:] {
+		if e.parents == nil {
+			e.parents = map[uint64]bool{}
+		}
+		e.parents[t.Parent] = true
+	}
 	for _, t := range f.Traces {
 		b = e.trace(b, t)
 	}
 	return b
+}
+
+// computed says that a backend executed the request itself: not a cache, nor other
+// models, whose steps are traces of their own.
+func (e *encoder) computed(t *infer.Trace) bool {
+	return t.Times.ComputeStart > 0 && !t.Times.CacheHit && !e.parents[t.ID]
 }
 
 // trace appends one trace: its moments in order, its name at the beginning of the
@@ -62,7 +77,7 @@ func (e *encoder) tensors(b []byte, t *infer.Trace) []byte {
 		}
 	}
 	each(infer.TraceQueueInput, infer.TraceQueueInput)
-	if t.Times.ComputeStart > 0 && !t.Times.CacheHit {
+	if e.computed(t) {
 		each(infer.TraceQueueInput, infer.TraceBackendInput)
 	}
 	each(infer.TraceBackendOutput, infer.TraceBackendOutput)
@@ -89,7 +104,7 @@ func (e *encoder) moments(t *infer.Trace) []infer.TraceMark {
 	if t.Start > 0 {
 		add("REQUEST_START", t.Start)
 		add(queueStart, x.QueueStart)
-		if !x.CacheHit {
+		if e.computed(t) {
 			add("COMPUTE_START", x.ComputeStart)
 			add("COMPUTE_INPUT_END", x.ComputeInputEnd)
 			add("COMPUTE_OUTPUT_START", x.ComputeOutputStart)

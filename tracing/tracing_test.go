@@ -115,6 +115,7 @@ func TestFormat(t *testing.T) {
 	tr.Tensor(infer.TraceQueueInput, []infer.Tensor{{Name: "IN", Datatype: infer.Int32, Shape: []int64{1, 2}, Data: []byte{1, 0, 0, 0, 255, 255, 255, 255}}})
 	tr.Tensor(infer.TraceBackendOutput, []infer.Tensor{{Name: "OUT", Datatype: infer.Bytes, Shape: []int64{2}, Data: []byte("\x01\x00\x00\x00a\x02\x00\x00\x00\"b")}})
 	step := tr.Child("step", "r1")
+	step.Tensor(infer.TraceQueueInput, []infer.Tensor{{Name: "in", Datatype: infer.Bool, Shape: []int64{1}, Data: []byte{1}}})
 	finish(step)
 	finish(tr)
 	r.stop()

@@ -182,6 +182,38 @@ def test_failed_requests(caller, folder, seen, traced):
     assert sorted(unread["times"]) == sorted(first + last) and "model_name" not in unread
 
 
+PAIR = """platform: "ensemble" max_batch_size: 8
+input { name: "INPUT0" data_type: TYPE_INT32 dims: -1 }
+output { name: "OUTPUT0" data_type: TYPE_INT32 dims: -1 }
+ensemble_scheduling {
+  step { model_name: "identity_int32" model_version: -1 input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "mid" } }
+  step { model_name: "identity_int32" model_version: -1 input_map { key: "INPUT0" value: "mid" } output_map { key: "OUTPUT0" value: "OUTPUT0" } }
+}
+"""
+
+
+def test_ensemble(start, tmp_path):
+    """The steps are children of the ensemble, counted with it and kept beside it; it computes nothing itself."""
+    (tmp_path / "models/pair/1").mkdir(parents=True)
+    (tmp_path / "models/pair/config.pbtxt").write_text(PAIR)
+    s = start(repositories=(harness.TEST_MODELS, tmp_path / "models"), flags=[
+        "--trace-config=level=TIMESTAMPS", "--trace-config=level=TENSORS", "--trace-config=rate=2", "--trace-config=triton,log-frequency=1",
+        f"--trace-config=triton,file={tmp_path}/t.json"])
+    c = Caller(s, "grpc")
+    for i in range(2):
+        c.infer("pair", request_id=str(i + 1))
+    got = traces(harness.wait_for(lambda: next(tmp_path.glob("t.json.0"), None), 10, "the trace file"))
+    parent, *steps = got.values()
+    assert parent["model_name"] == "pair" and parent["request_id"] == "2" and "parent_id" not in parent
+    assert not any(n.startswith("COMPUTE") for n in parent["times"]) and {"REQUEST_START", "QUEUE_START", "REQUEST_END"} <= set(parent["times"])
+    assert [a for a, _ in parent["tensors"]] == ["TENSOR_QUEUE_INPUT", "TENSOR_BACKEND_OUTPUT"]
+    assert len(steps) == 2
+    for step in steps:
+        assert step["model_name"] == "identity_int32" and step["parent_id"] == min(got)
+        assert set(CORE) <= set(step["times"])
+        assert parent["times"]["REQUEST_START"] <= step["times"]["REQUEST_START"] <= step["times"]["REQUEST_END"] <= parent["times"]["REQUEST_END"]
+
+
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_file_after_the_end(start, tmp_path, end):
     """Without log_frequency all traces are in one file: whole after SIGTERM, valid after SIGKILL."""
