@@ -229,6 +229,29 @@ def test_too_little_of_a_resource_refuses_the_load(start, tmp_path):
     assert sum(busy for _, busy in executed.values()) > 1.3 * took, executed
 
 
+def test_resources_come_and_go_with_models(start, tmp_path):
+    """There is as much as the neediest loaded model needs: with it two others run side by side, without it in turn."""
+    repository = shared(tmp_path, ("one", 20, 1, 1), ("two", 20, 1, 1), ("large", 1, 2, 1))
+    s = start(repositories=[repository], flags=["--rate-limit=execution_count", "--model-control-mode=explicit", "--load-model=one",
+                                                "--load-model=two"])
+
+    def together():
+        begin = time.monotonic()
+        before = {m: int(counter(s, "compute_infer", m)["ns"]) / 1e9 for m in ("one", "two")}
+        executed = load(s, 0.8, "one", "two")
+        return sum(busy - before[m] for m, (_, busy) in executed.items()) / (time.monotonic() - begin)
+    assert together() <= 1
+    assert s.ask("/v2/repository/models/large/load", b"{}")[0] == 200
+    assert s.ask("/v2/models/large/infer", body())[0] == 200
+    assert together() > 1.3
+    assert s.ask("/v2/repository/models/large/unload", b"{}")[0] == 200
+    harness.wait_for(lambda: s.status("/v2/models/large/ready") != 200, 5, "unloaded")
+    assert together() <= 1
+    assert s.ask("/v2/repository/models/one/load", b"{}")[0] == 200  # again, beside itself
+    assert together() <= 1
+    assert s.stop() == 0
+
+
 def test_a_lost_worker_gives_back(start, tmp_path):
     """The worker dies while a batch has the resource: the other model and, later, its own go on."""
     s = start(repositories=[shared(tmp_path, ("slow", 1500, 1, 1), ("fast", 1, 1, 1))], flags=["--rate-limit=execution_count"])
