@@ -141,14 +141,14 @@ func DefaultConfig() Config {
 // Validate says everything that is wrong with c at once, or nil.
 func (c *Config) Validate() error {
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, c.Cache.Validate(), fmt.Errorf(format, args...)) }
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if len(c.Repository.Paths) == 0 {
 		bad("--model-repository must be specified")
 	}
 	if !c.HTTP.Allow && !c.GRPC.Allow {
 		bad("--allow-http and --allow-grpc are both false: nothing would be served")
 	}
-	errs = append(errs, c.Repository.validate(), c.Log.Validate(), checkTLS("http", c.HTTP.TLS), checkTLS("grpc", c.GRPC.TLS))
+	errs = append(errs, c.Repository.validate(), c.Cache.Validate(), c.Log.Validate(), checkTLS("http", c.HTTP.TLS), checkTLS("grpc", c.GRPC.TLS))
 	for name, l := range map[string]Listen{"http": c.HTTP.Listen, "grpc": c.GRPC.Listen} {
 		if l.Forward == "" {
 			continue

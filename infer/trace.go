@@ -47,6 +47,7 @@ type Trace struct {
 	Version    string // decimal; "" where the request did not get that far
 	RequestID  string
 	Start      int64 // REQUEST_START; 0: it never reached its model
+	Queued     int64 // when it was valid and handed on, to the cache or to the queue
 	Times      Times // as they were when the request had ended
 	Marks      []TraceMark
 	Tensors    []TraceTensor

@@ -103,7 +103,11 @@ func (e *encoder) moments(t *infer.Trace) []infer.TraceMark {
 	}
 	if t.Start > 0 {
 		add("REQUEST_START", t.Start)
-		add(queueStart, x.QueueStart)
+		if x.QueueStart > 0 {
+			add(queueStart, x.QueueStart)
+		} else {
+			add(queueStart, t.Queued) // a hit: the cache stands before the queue
+		}
 		if e.computed(t) {
 			add("COMPUTE_START", x.ComputeStart)
 			add("COMPUTE_INPUT_END", x.ComputeInputEnd)

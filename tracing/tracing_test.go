@@ -222,7 +222,8 @@ func TestPartialTraces(t *testing.T) {
 	refused.End()
 	hit := r.Sample("m", "")
 	hit.Start = 2
-	hit.Times = infer.Times{QueueStart: 3, ComputeStart: 4, RequestEnd: 5, CacheHit: true}
+	hit.Queued = 3
+	hit.Times = infer.Times{ComputeStart: 4, RequestEnd: 5, CacheHit: true}
 	hit.End()
 	r.stop()
 	var names []string

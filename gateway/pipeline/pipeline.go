@@ -149,7 +149,10 @@ func (p *Pipeline) checked(ctx context.Context, m Model, req *infer.Request, sen
 	if err := m.Validate(req); err != nil {
 		return err
 	}
-	req.Trace.Tensor(infer.TraceQueueInput, req.Inputs)
+	if req.Trace != nil {
+		req.Trace.Queued = infer.Now()
+		req.Trace.Tensor(infer.TraceQueueInput, req.Inputs)
+	}
 	return p.execute(ctx, m, req, presented(m, req, send))
 }
 
