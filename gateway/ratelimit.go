@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"fmt"
+
 	"github.com/sluice-serve/sluice/gateway/ratelimit"
 	"github.com/sluice-serve/sluice/gateway/repository"
 	"github.com/sluice-serve/sluice/gateway/schedule"
@@ -20,6 +22,22 @@ func (c *RateLimitConfig) limiter() *ratelimit.Limiter {
 		return nil
 	}
 	return ratelimit.New(c.Resources)
+}
+
+// options are its rows in the start-up table, with the original's names.
+func (c *RateLimitConfig) options() [][]string {
+	if !c.On {
+		return [][]string{{"rate_limit", "OFF"}}
+	}
+	rows := [][]string{{"rate_limit", "EXEC_COUNT"}}
+	for i, r := range c.Resources {
+		row := []string{fmt.Sprintf("rate_limit_resource[%d]", i), fmt.Sprintf("%s: %d on each device", r.Name, r.Count)}
+		if r.Device != ratelimit.Every {
+			row[1] = fmt.Sprintf("%s: %d on device %d", r.Name, r.Count, r.Device)
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 // schedule makes a version's scheduler, which asks the rate limiter where its instances

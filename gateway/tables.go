@@ -37,6 +37,7 @@ func (c *Config) options() [][]string {
 	for i, p := range c.Repository.Paths {
 		rows = append(rows, []string{fmt.Sprintf("model_repository_path[%d]", i), p})
 	}
+	rows = append(rows, c.RateLimit.options()...)
 	return append(rows, [][]string{
 		{"model_control_mode", "MODE_" + strings.ToUpper(c.Repository.Mode.String())},
 		{"auto_complete_config", strconv.FormatBool(!c.Repository.NoAutoComplete)},

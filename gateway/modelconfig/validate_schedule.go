@@ -10,6 +10,7 @@ import (
 func (v *validation) scheduling() {
 	if d := v.cfg.GetDynamicBatching(); d != nil {
 		v.dynamic(d)
+		v.fairness()
 	}
 	if s := v.cfg.GetSequenceBatching(); s != nil {
 		v.sequence(s)

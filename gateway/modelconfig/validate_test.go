@@ -19,6 +19,8 @@ var validations = []struct{ name, config, want string }{
 	{"preferred zero", io + `max_batch_size: 8 dynamic_batching { preferred_batch_size: 0 }`, "dynamic batching preferred size must be positive for m"},
 	{"delay", io + `dynamic_batching { max_queue_delay_microseconds: 18446744073709551615 }`, "is more than a day"},
 	{"priority", io + `dynamic_batching { priority_levels: 2 }`, "default priority level must be in range [1, 2] for m"},
+	{"fairness", io + `dynamic_batching { priority_levels: 2 default_priority_level: 1 } parameters { key: "priority_fairness" value { string_value: "0" } }`,
+		"parameter 'priority_fairness' is '0' for m, want a whole number from 1 on"},
 	{"priority policy", io + `dynamic_batching { priority_levels: 2 default_priority_level: 1 priority_queue_policy { key: 3 value {} } }`,
 		"priority queue policy must have priority level in range [1, 2] for m"},
 	{"ordering", io + `dynamic_batching { preserve_ordering: true priority_levels: 2 default_priority_level: 1 }`, "Only one priority level is allowed"},

@@ -3,9 +3,9 @@ package build
 
 import (
 	"math"
-	"strconv"
 	"time"
 
+	"github.com/sluice-serve/sluice/gateway/modelconfig"
 	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/gateway/schedule/direct"
 	"github.com/sluice-serve/sluice/gateway/schedule/dynamic"
@@ -13,13 +13,13 @@ import (
 	"github.com/sluice-serve/sluice/gateway/schedule/ragged"
 	"github.com/sluice-serve/sluice/gateway/schedule/sequence"
 	"github.com/sluice-serve/sluice/infer"
-	"github.com/sluice-serve/sluice/proto/modelconfig"
+	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
 )
 
 // FromConfig makes the scheduler of one model version from its completed config:
 // the dynamic batcher where it has dynamic_batching and a batch dimension, otherwise
 // the default scheduler.
-func FromConfig(cfg *modelconfig.ModelConfig, version int64, deps schedule.Deps) (schedule.Scheduler, error) {
+func FromConfig(cfg *configpb.ModelConfig, version int64, deps schedule.Deps) (schedule.Scheduler, error) {
 	model := schedule.Model{
 		Name:         cfg.GetName(),
 		Version:      version,
@@ -66,12 +66,7 @@ func FromConfig(cfg *modelconfig.ModelConfig, version int64, deps schedule.Deps)
 	return dynamic.New(d, deps)
 }
 
-// FairnessParameter is the model config's parameter that lets each so-manieth batch of a
-// model with priorities begin with the request that waits longest: a whole number from 1
-// on. The original has no such thing and ignores it.
-const FairnessParameter = "priority_fairness"
-
-func levels(cfg *modelconfig.ModelConfig) (schedule.Levels, error) {
+func levels(cfg *configpb.ModelConfig) (schedule.Levels, error) {
 	batching := cfg.GetDynamicBatching()
 	l := schedule.Levels{Count: batching.GetPriorityLevels(), Default: batching.GetDefaultPriorityLevel()}
 	if l.Count == 0 {
@@ -84,18 +79,14 @@ func levels(cfg *modelconfig.ModelConfig) (schedule.Levels, error) {
 		own := queuePolicy(p)
 		l.Own[level] = &own
 	}
-	if p, ok := cfg.GetParameters()[FairnessParameter]; ok {
-		n, err := strconv.Atoi(p.GetStringValue())
-		if err != nil || n < 1 || n > math.MaxInt32 {
-			return l, infer.Errorf(infer.InvalidArg, "parameter '%s' is '%s' for %s, want a whole number from 1 on", FairnessParameter,
-				p.GetStringValue(), cfg.GetName())
-		}
-		l.Fair = n
+	var err error
+	if l.Fair, err = modelconfig.Fairness(cfg); err != nil {
+		return l, infer.Errorf(infer.InvalidArg, "%w", err)
 	}
 	return l, nil
 }
 
-func queuePolicy(p *modelconfig.ModelQueuePolicy) schedule.QueuePolicy {
+func queuePolicy(p *configpb.ModelQueuePolicy) schedule.QueuePolicy {
 	if p == nil {
 		return schedule.QueuePolicy{}
 	}
@@ -105,7 +96,7 @@ func queuePolicy(p *modelconfig.ModelQueuePolicy) schedule.QueuePolicy {
 		TimeoutOverride: p.GetAllowTimeoutOverride(),
 		MaxSize:         int(p.GetMaxQueueSize()),
 	}
-	if p.GetTimeoutAction() == modelconfig.ModelQueuePolicy_DELAY {
+	if p.GetTimeoutAction() == configpb.ModelQueuePolicy_DELAY {
 		q.TimeoutAction = schedule.Delay
 	}
 	return q
