@@ -117,7 +117,11 @@ func (m models) Acquire(ctx context.Context, name, version string) (pipeline.Mod
 }
 
 func (g *Gateway) newStats(m *repository.Model) repository.Stats {
-	return g.stats.Model(m.Name, m.Version, m.Config.GetMetricTags(), m.Batched())
+	s := g.stats.Model(m.Name, m.Version, m.Config.GetMetricTags(), m.Batched())
+	if m.Current() != nil {
+		s.Cached()
+	}
+	return s
 }
 
 func (g *Gateway) newScheduler(m *repository.Model, instances []infer.Executor) (schedule.Scheduler, error) {

@@ -44,6 +44,7 @@ func (c *Config) options() [][]string {
 		{"strict_readiness", strconv.FormatBool(c.Repository.StrictReadiness)},
 		{"exit_on_error", strconv.FormatBool(c.Repository.ExitOnError)},
 		{"exit_timeout", c.ExitTimeout.String()},
+		{"cache_enabled", strconv.FormatBool(len(c.Cache) > 0)},
 		{"request_arena_byte_size", strconv.FormatInt(c.Workers.RequestArena, 10)},
 		{"response_arena_byte_size", strconv.FormatInt(c.Workers.ResponseArena, 10)},
 		{"remote_workers", strings.Join(c.Workers.Remote, " ")},

@@ -10,6 +10,9 @@ import (
 // before anything is scraped.
 func (r *Registry) Cache(figures func() []cache.Figures) { r.caches = figures }
 
+// Cached says that the version's answers are kept: it has the metrics of the cache.
+func (m *Model) Cached() { m.cached.Store(true) }
+
 // cacheDescs are those of the metrics that a version has when a response cache is there.
 type cacheDescs struct {
 	hits, misses, hitTime, missTime *prometheus.Desc
@@ -33,7 +36,7 @@ func newCacheSummary(r *Registry, what string, labels prometheus.Labels) prometh
 // collectCache writes a version's cache metrics.
 // Source of the names: the original, which has them when its cache is on.
 func (m *Model) collectCache(out chan<- prometheus.Metric) {
-	if m.registry.caches == nil {
+	if m.registry.caches == nil || !m.cached.Load() {
 		return
 	}
 	counter := func(desc *prometheus.Desc, v uint64) {

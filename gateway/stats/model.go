@@ -68,6 +68,7 @@ type Model struct {
 	hits      atomic.Uint64
 	hitNS     atomic.Uint64
 	misses    atomic.Uint64
+	cached    atomic.Bool
 	missNS    atomic.Uint64
 	refused   [numRefusals]atomic.Uint64
 	pending   atomic.Int64
@@ -149,6 +150,7 @@ func (m *Model) Done(req *infer.Request, err error) {
 	switch {
 	case t.CacheHit:
 		m.hits.Add(1)
+		m.spend(phaseQueue, 0) // as in the original, its count has hits in it
 		m.hitNS.Add(took64(t.CacheLookup))
 		if m.hitSummary != nil {
 			m.hitSummary.Observe(float64(t.CacheLookup) / 1e3)
