@@ -168,10 +168,9 @@ def test_rate_and_count(caller, folder, seen):
     assert caller.settings()["trace_count"] == "0"
 
 
+@pytest.mark.parametrize("protocol", ["http"])
 def test_failed_requests(caller, folder, seen, traced):
     """A request that its model refuses, and one that can't be read, are traced as far as they got."""
-    if caller.protocol == "grpc":
-        pytest.skip("the client sends no broken messages")
     caller.update({"trace_level": ["TIMESTAMPS"], "trace_rate": "1", "log_frequency": "2"})
     assert traced.ask("/v2/models/identity_int32/infer", b'{"inputs":[]}')[0] == 400
     assert traced.ask("/v2/models/identity_int32/infer", b'{"inputs":[')[0] == 500
@@ -212,6 +211,25 @@ def test_ensemble(start, tmp_path):
         assert step["model_name"] == "identity_int32" and step["parent_id"] == min(got)
         assert set(CORE) <= set(step["times"])
         assert parent["times"]["REQUEST_START"] <= step["times"]["REQUEST_START"] <= step["times"]["REQUEST_END"] <= parent["times"]["REQUEST_END"]
+
+
+def test_cache_hit(start, tmp_path):
+    """An answer from the cache was queued and not computed."""
+    (tmp_path / "models/cached/1").mkdir(parents=True)
+    config = (harness.TEST_MODELS / "identity_int32/config.pbtxt").read_text().replace('name: "identity_int32"', 'name: "cached"')
+    (tmp_path / "models/cached/config.pbtxt").write_text(config + "response_cache { enable: true }\n")
+    s = start(repositories=(tmp_path / "models",), flags=[
+        "--cache-config=local,size=1000000", "--trace-config=level=TIMESTAMPS", "--trace-config=level=TENSORS", "--trace-config=rate=1",
+        "--trace-config=triton,log-frequency=2", f"--trace-config=triton,file={tmp_path}/t.json"])
+    c = Caller(s, "http")
+    for _ in range(2):
+        c.infer("cached")
+    got = traces(harness.wait_for(lambda: next(tmp_path.glob("t.json.0"), None), 10, "the trace file"))
+    miss, hit = got.values()
+    first, last = FRONT["http"]
+    assert sorted(miss["times"]) == sorted(first + CORE + last)
+    assert sorted(hit["times"]) == sorted(first + [n for n in CORE if not n.startswith("COMPUTE")] + last)
+    assert [a for a, _ in hit["tensors"]] == ["TENSOR_QUEUE_INPUT", "TENSOR_BACKEND_OUTPUT"]
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
