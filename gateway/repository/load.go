@@ -50,6 +50,9 @@ func (r *Repository) LoadAll(ctx context.Context) error {
 		return r.loadNamed(ctx, r.cfg.Startup)
 	}
 	folders, _, err := r.find(ctx, "")
+	if err != nil { // no model's entry has it
+		r.deps.Log.Error(err.Error())
+	}
 	if r.cfg.Mode == Poll {
 		folders = r.wait(ctx, folders)
 	}

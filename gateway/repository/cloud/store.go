@@ -83,8 +83,8 @@ func (s *Store) Remote(path string) bool { return Remote(path) }
 
 // Sync brings the models of a repository, or the one named model, to a folder of this
 // machine, and gives that folder; see repository.Stores. Models that could not be copied
-// are joined in the error; the folder is given with it, and holds the others and the
-// last whole copies. When the cloud can't be reached, the copies of the cache are
+// are joined in the error; the folder is given with it, unless it was one model that was
+// asked for, and holds the others and the last whole copies. When the cloud can't be reached, the copies of the cache are
 // checked and shown, a warning is logged, and there is no error unless there are none.
 func (s *Store) Sync(ctx context.Context, path, model string) (string, error) {
 	r, err := s.repository(path)
@@ -93,14 +93,20 @@ func (s *Store) Sync(ctx context.Context, path, model string) (string, error) {
 	}
 	if model != "" {
 		if err := checkKey(model, ""); err != nil {
-			return r.view(), fmt.Errorf("model name '%s': %w", model, err)
+			return "", fmt.Errorf("model name '%s': %w", model, err)
 		}
 	}
 	if err := r.take(ctx); err != nil {
 		return "", err
 	}
 	defer func() { <-r.busy }()
-	return r.view(), r.sync(ctx, model)
+	if err := r.sync(ctx, model); err != nil {
+		if model != "" {
+			return "", err // not the last copy, which is not what the cloud has now
+		}
+		return r.view(), err
+	}
+	return r.view(), nil
 }
 
 // repository finds or claims the repository of a path.
