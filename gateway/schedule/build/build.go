@@ -3,9 +3,9 @@ package build
 
 import (
 	"math"
+	"strconv"
 	"time"
 
-	"github.com/sluice-serve/sluice/gateway/modelconfig"
 	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/gateway/schedule/direct"
 	"github.com/sluice-serve/sluice/gateway/schedule/dynamic"
@@ -66,6 +66,9 @@ func FromConfig(cfg *configpb.ModelConfig, version int64, deps schedule.Deps) (s
 	return dynamic.New(d, deps)
 }
 
+// fairness is modelconfig.FairnessParameter, whose value was checked with the config.
+const fairness = "priority_fairness"
+
 func levels(cfg *configpb.ModelConfig) (schedule.Levels, error) {
 	batching := cfg.GetDynamicBatching()
 	l := schedule.Levels{Count: batching.GetPriorityLevels(), Default: batching.GetDefaultPriorityLevel()}
@@ -79,9 +82,12 @@ func levels(cfg *configpb.ModelConfig) (schedule.Levels, error) {
 		own := queuePolicy(p)
 		l.Own[level] = &own
 	}
-	var err error
-	if l.Fair, err = modelconfig.Fairness(cfg); err != nil {
-		return l, infer.Errorf(infer.InvalidArg, "%w", err)
+	if p, ok := cfg.GetParameters()[fairness]; ok {
+		n, err := strconv.Atoi(p.GetStringValue())
+		if err != nil || n < 1 {
+			return l, infer.Errorf(infer.InvalidArg, "parameter '%s' is '%s' for %s", fairness, p.GetStringValue(), cfg.GetName())
+		}
+		l.Fair = n
 	}
 	return l, nil
 }
