@@ -42,6 +42,7 @@ type change struct {
 	likes   map[int64]*Model // of build: those whose model stays, only its instances change
 	built   map[int64]*Model // what could be built
 	failed  map[int64]error  // what could not
+	useless []*Model         // built, but not to be served
 	over    []*Model         // replaced or dropped by the swap
 	keep    map[int64]bool   // of the plan's versions: they go on as they are
 	poll    bool             // somebody may be writing to the folder
@@ -80,12 +81,12 @@ func (r *Repository) reload(ctx context.Context, f Folder, call *Override, poll 
 	c.compare()
 	c.announce()
 	c.buildAll(ctx)
-	if poll && c.torn() {
-		for _, n := range c.build {
-			if c.failed[n] == nil {
-				c.failed[n] = errTorn
-			}
+	if poll && len(c.built) > 0 && c.torn() {
+		for n, m := range c.built {
+			c.failed[n] = errTorn
+			c.useless = append(c.useless, m)
 		}
+		clear(c.built)
 	}
 	return c.finish(ctx)
 }
@@ -283,8 +284,8 @@ func (c *change) finish(ctx context.Context) error {
 		c.swap(e)
 	})
 	if !swapped {
-		r.retireLater(ctx, slices.Collect(maps.Values(c.built)), nil)
 		c.lease.fail(ctx)
+		r.retireLater(ctx, slices.AppendSeq(c.useless, maps.Values(c.built)), nil)
 		if len(c.failed) == 0 {
 			return infer.Refusef(infer.Unavailable, infer.ReasonStopping, "failed to load model '%s': the server is shutting down", c.k.name)
 		}
@@ -293,6 +294,7 @@ func (c *change) finish(ctx context.Context) error {
 	c.log()
 	if len(c.built) == 0 && len(c.failed) > 0 {
 		c.lease.fail(ctx)
+		r.retireLater(ctx, c.useless, nil)
 		return c.err()
 	}
 	c.lease.tell(ctx, EventLoadComplete)

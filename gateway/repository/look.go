@@ -113,7 +113,7 @@ func (l look) part(prefix string) map[string]file {
 // sameVersion says that the files of a version, and those of no version, are the same.
 func (l look) sameVersion(o look, version int64) bool {
 	prefix := strconv.FormatInt(version, 10) + "/"
-	return maps.Equal(l.part(prefix), o.part(prefix))
+	return maps.Equal(l.part(prefix), o.part(prefix)) && maps.Equal(l.part(""), o.part(""))
 }
 
 // torn says that a file of the first look is gone or another one in the second: what
