@@ -69,6 +69,7 @@ func (r *Repository) build(ctx context.Context, plan *Plan, n int64, like *Model
 		return nil, errors.Join(err, r.free(ctx, m))
 	}
 	m.setScheduler(s)
+	r.keepWarm(ctx, m, v.samples, executors)
 	return m, nil
 }
 

@@ -230,6 +230,7 @@ const unloadTime = 5 * time.Second
 
 func (r *Repository) free(ctx context.Context, m *Model) error {
 	m.forget(ctx, r)
+	m.stopWarming()
 	if m.stats != nil {
 		m.stats.Close()
 	}

@@ -49,7 +49,8 @@ type Model struct {
 	drained chan struct{} // closed when retired and no pin is left
 
 	mu      sync.Mutex
-	up      []bool // mu; instances in service
+	up      []bool    // mu; instances in service
+	rewarm  *rewarmer // mu; nil: instances that come back serve at once
 	ready   atomic.Int32
 	changed func() // called without mu
 }
@@ -120,10 +121,40 @@ func (m *Model) retire() {
 // instanceChanged is LoadSpec.Changed. News may come before the scheduler is there.
 func (m *Model) instanceChanged(i int, up bool) {
 	m.mu.Lock()
-	if i < 0 || i >= len(m.up) || m.up[i] == up {
+	if i < 0 || i >= len(m.up) {
 		m.mu.Unlock()
 		return
 	}
+	if m.rewarm != nil && !up {
+		m.rewarm.down(i)
+	}
+	if m.up[i] == up {
+		m.mu.Unlock()
+		return
+	}
+	if m.rewarm != nil && up {
+		m.rewarm.up(i, func(c *comeback) { m.warm(i, c) })
+		m.mu.Unlock()
+		return
+	}
+	m.setLocked(i, up)
+	m.mu.Unlock()
+	m.changed()
+}
+
+// warm puts an instance into service that has run its warm-up again.
+func (m *Model) warm(i int, c *comeback) {
+	m.mu.Lock()
+	if !m.rewarm.arrived(i, c) {
+		m.mu.Unlock()
+		return
+	}
+	m.setLocked(i, true)
+	m.mu.Unlock()
+	m.changed()
+}
+
+func (m *Model) setLocked(i int, up bool) {
 	m.up[i] = up
 	if up {
 		m.ready.Add(1)
@@ -133,8 +164,6 @@ func (m *Model) instanceChanged(i int, up bool) {
 	if m.scheduler != nil {
 		m.tell(i)
 	}
-	m.mu.Unlock()
-	m.changed()
 }
 
 // tell gives an instance's state to the scheduler; mu is held, so that news of one

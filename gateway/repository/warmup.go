@@ -227,7 +227,7 @@ func (r *Repository) warmUp(ctx context.Context, m *Model, samples []sample, exe
 	if len(samples) == 0 {
 		return nil
 	}
-	w := &warmup{m: m, ids: &r.warmups, plan: ragged.FromConfig(m.Config)}
+	w := r.warmupOf(m)
 	errs := make([]error, len(executors))
 	var wg sync.WaitGroup
 	for i, e := range executors {
@@ -240,6 +240,10 @@ func (r *Repository) warmUp(ctx context.Context, m *Model, samples []sample, exe
 		}
 	}
 	return nil
+}
+
+func (r *Repository) warmupOf(m *Model) *warmup {
+	return &warmup{m: m, ids: &r.warmups, plan: ragged.FromConfig(m.Config)}
 }
 
 // warmup runs samples for one version.
@@ -256,6 +260,9 @@ func (w *warmup) instance(ctx context.Context, samples []sample, e infer.Executo
 	for i := range samples {
 		s := &samples[i]
 		for range s.count {
+			if ctx.Err() != nil {
+				return infer.Errorf(infer.Cancelled, "warmup sample '%s' was stopped: %w", s.name, context.Cause(ctx))
+			}
 			if err := w.run(ctx, s, e); err != nil {
 				return err
 			}

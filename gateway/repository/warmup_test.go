@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"google.golang.org/protobuf/encoding/prototext"
 
@@ -167,19 +168,20 @@ func TestWarmUpFails(t *testing.T) {
 }
 
 func TestWarmUpStops(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	e := &warmExecutor{}
-	over := make(chan error)
-	go func() {
-		over <- warmed(t, ctx, warmInput+`model_warmup { name: "s" batch_size: 2 inputs { key: "I" value { data_type: TYPE_INT16 dims: 1 zero_data: true } } }`, nil, e)
-	}()
-	cancel()
-	if err := <-over; infer.CodeOf(err) != infer.Cancelled {
-		t.Errorf("got %v, want Cancelled", err)
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.cancels != 2 {
-		t.Errorf("%d requests were cancelled, want 2", e.cancels)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		e := &warmExecutor{}
+		over := make(chan error, 1)
+		go func() {
+			over <- warmed(t, ctx, warmInput+`model_warmup { name: "s" batch_size: 2 inputs { key: "I" value { data_type: TYPE_INT16 dims: 1 zero_data: true } } }`, nil, e)
+		}()
+		synctest.Wait()
+		cancel()
+		if err := <-over; infer.CodeOf(err) != infer.Cancelled {
+			t.Errorf("got %v, want Cancelled", err)
+		}
+		if e.cancels != 2 {
+			t.Errorf("%d requests were cancelled, want 2", e.cancels)
+		}
+	})
 }
