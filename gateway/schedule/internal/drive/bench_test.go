@@ -2,6 +2,7 @@ package drive_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -102,6 +103,29 @@ func BenchmarkDo(b *testing.B) {
 	b.Run("other-goroutine/c=32", func(b *testing.B) { other(b, 32) })
 }
 
+func oneLimited(l *ratelimit.Limiter, d schedule.Deps) (schedule.Scheduler, error) {
+	m, err := l.Register([]ratelimit.Instance{{Needs: []ratelimit.Need{{Name: "R", Count: 1}}}})
+	if err != nil {
+		return nil, err
+	}
+	d.Limiter = m
+	return direct.New(direct.Config{Model: model(32)}, d)
+}
+
+// pair gives every other request to the second of two models.
+type pair struct {
+	schedule.Scheduler
+	second schedule.Scheduler
+	n      atomic.Int64
+}
+
+func (p *pair) Do(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
+	if p.n.Add(1)%2 == 0 {
+		return p.second.Do(ctx, req, send)
+	}
+	return p.Scheduler.Do(ctx, req, send)
+}
+
 // BenchmarkSchedulers is what each scheduler costs beside the default one, with callers
 // that wait for one instance on another goroutine.
 func BenchmarkSchedulers(b *testing.B) {
@@ -120,13 +144,15 @@ func BenchmarkSchedulers(b *testing.B) {
 		{"levels", func(d schedule.Deps) (schedule.Scheduler, error) {
 			return dynamic.New(dynamic.Config{Model: model(32), Levels: levels}, d)
 		}},
-		{"limited", func(d schedule.Deps) (schedule.Scheduler, error) {
-			m, err := ratelimit.New(nil).Register([]ratelimit.Instance{{Needs: []ratelimit.Need{{Name: "R", Count: 1}}}})
+		{"limited", func(d schedule.Deps) (schedule.Scheduler, error) { return oneLimited(ratelimit.New(nil), d) }},
+		{"contended", func(d schedule.Deps) (schedule.Scheduler, error) { // each batch waits for the other model's
+			l := ratelimit.New(nil)
+			first, err := oneLimited(l, d)
 			if err != nil {
 				return nil, err
 			}
-			d.Limiter = m
-			return direct.New(direct.Config{Model: model(32)}, d)
+			second, err := oneLimited(l, d)
+			return &pair{Scheduler: first, second: second}, err
 		}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
