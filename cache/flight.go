@@ -13,8 +13,9 @@ const (
 	// maxFollowers bounds who waits for one flight; further requests go their own way, to
 	// the model's queue and its limits.
 	maxFollowers = 4096
-	// maxFailures is how many leaders of one flight may fail before all that wait go
-	// their own way: a model that fails must not serve them one by one.
+	// maxFailures is how many leaders of one flight may fail, or leave, before all that
+	// wait go their own way: a model that fails must not serve them one by one, and who
+	// is patient must not wait for one impatient leader after the other.
 	maxFailures = 3
 )
 
@@ -72,12 +73,12 @@ func (s *flightShard) join(k flightKey) (fl *flight, lead bool) {
 	return fl, false
 }
 
-// land ends the leader's part. With an entry, or after too many failures, the flight is
-// over; else a follower leads, if there is one.
-func (s *flightShard) land(k flightKey, fl *flight, e *Entry, failed bool) {
+// land ends the leader's part. With an entry, or after too many leaders without one, the
+// flight is over; else a follower leads, if there is one.
+func (s *flightShard) land(k flightKey, fl *flight, e *Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if failed {
+	if e == nil {
 		fl.failures++
 	}
 	if e == nil && fl.followers > 0 && fl.failures < maxFailures {
@@ -144,16 +145,14 @@ func (s *Step) together(ctx context.Context, r Runner, q *Query, send infer.Send
 // fly leads a flight to its end, whatever that is.
 func (s *Step) fly(ctx context.Context, r Runner, q *Query, send infer.SendFunc, k flightKey, fl *flight) error {
 	shard := s.flights.shard(&k)
-	landed, failed := false, true // a panic is a failure
-	defer func() {
+	landed := false
+	defer func() { // also after a panic
 		if !landed {
-			shard.land(k, fl, nil, failed)
+			shard.land(k, fl, nil)
 		}
 	}()
-	err := s.lead(ctx, r, q, send, func(e *Entry) {
+	return s.lead(ctx, r, q, send, func(e *Entry) {
 		landed = true
-		shard.land(k, fl, e, false)
+		shard.land(k, fl, e)
 	})
-	failed = err == nil || infer.CodeOf(err) != infer.Cancelled // a success that is no entry won't become one
-	return err
 }

@@ -40,25 +40,50 @@ func (h *Hasher) compress(b, p []byte) []byte {
 	}
 	if len(p) > 0 {
 		var last [block]byte
-		n := (copy(last[:], p) + 15) &^ 15
+		n := (copy(last[:], p) + lane - 1) / lane * lane
 		b = h.nh(b, last[:n])
 	}
 	return b
 }
 
-// nh appends the two hashes of p, whose length is a multiple of 16 up to block.
+// lane is how much nh takes in at a time.
+const lane = 64
+
+// nh appends the two hashes of p, whose length is a multiple of lane up to block. It is
+// written out for a lane so that the compiler drops the checks of bounds.
 func (h *Hasher) nh(b, p []byte) []byte {
-	var lo0, hi0, lo1, hi1, carry uint64
-	key := h.key[:]
-	for len(p) >= 16 && len(key) >= 4 {
-		x, y := binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])
-		hi, lo := bits.Mul64(x+key[0], y+key[1])
-		lo0, carry = bits.Add64(lo0, lo, 0)
-		hi0, _ = bits.Add64(hi0, hi, carry)
-		hi, lo = bits.Mul64(x+key[2], y+key[3])
-		lo1, carry = bits.Add64(lo1, lo, 0)
-		hi1, _ = bits.Add64(hi1, hi, carry)
-		p, key = p[16:], key[2:]
+	var lo0, hi0, lo1, hi1, c uint64
+	for key := h.key[:]; len(p) >= lane && len(key) >= lane/8+2; key = key[lane/8:] {
+		q, k := (*[lane]byte)(p), (*[lane/8 + 2]uint64)(key)
+		x, y := binary.LittleEndian.Uint64(q[0:]), binary.LittleEndian.Uint64(q[8:])
+		hi, lo := bits.Mul64(x+k[0], y+k[1])
+		lo0, c = bits.Add64(lo0, lo, 0)
+		hi0, _ = bits.Add64(hi0, hi, c)
+		hi, lo = bits.Mul64(x+k[2], y+k[3])
+		lo1, c = bits.Add64(lo1, lo, 0)
+		hi1, _ = bits.Add64(hi1, hi, c)
+		x, y = binary.LittleEndian.Uint64(q[16:]), binary.LittleEndian.Uint64(q[24:])
+		hi, lo = bits.Mul64(x+k[2], y+k[3])
+		lo0, c = bits.Add64(lo0, lo, 0)
+		hi0, _ = bits.Add64(hi0, hi, c)
+		hi, lo = bits.Mul64(x+k[4], y+k[5])
+		lo1, c = bits.Add64(lo1, lo, 0)
+		hi1, _ = bits.Add64(hi1, hi, c)
+		x, y = binary.LittleEndian.Uint64(q[32:]), binary.LittleEndian.Uint64(q[40:])
+		hi, lo = bits.Mul64(x+k[4], y+k[5])
+		lo0, c = bits.Add64(lo0, lo, 0)
+		hi0, _ = bits.Add64(hi0, hi, c)
+		hi, lo = bits.Mul64(x+k[6], y+k[7])
+		lo1, c = bits.Add64(lo1, lo, 0)
+		hi1, _ = bits.Add64(hi1, hi, c)
+		x, y = binary.LittleEndian.Uint64(q[48:]), binary.LittleEndian.Uint64(q[56:])
+		hi, lo = bits.Mul64(x+k[6], y+k[7])
+		lo0, c = bits.Add64(lo0, lo, 0)
+		hi0, _ = bits.Add64(hi0, hi, c)
+		hi, lo = bits.Mul64(x+k[8], y+k[9])
+		lo1, c = bits.Add64(lo1, lo, 0)
+		hi1, _ = bits.Add64(hi1, hi, c)
+		p = p[lane:]
 	}
 	b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, lo0), hi0)
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, lo1), hi1)
