@@ -38,6 +38,17 @@ input [ {{ name: "INPUT0" data_type: TYPE_STRING dims: [ -1 ] allow_ragged_batch
 output [ {{ name: "OUTPUT0" data_type: TYPE_STRING dims: [ -1 ] }}, {{ name: "OUTPUT1" data_type: TYPE_INT32 dims: [ -1, 2 ] }} ]
 """
 
+SEQUENCES = """name: "{name}"
+backend: "{backend}"
+max_batch_size: 4
+instance_group {{ count: 1 kind: KIND_CPU }}
+sequence_batching {{ STRATEGY control_input {{ name: "START" control {{ kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] }} }} }}
+input {{ name: "INPUT0" data_type: TYPE_INT32 dims: [ -1 ] allow_ragged_batch: true }}
+output {{ name: "OUTPUT0" data_type: TYPE_INT32 dims: [ -1 ] }}
+"""
+DIRECT = SEQUENCES.replace("STRATEGY", "direct {{ max_queue_delay_microseconds: 20000 minimum_slot_utilization: 0.9 }}")
+OLDEST = SEQUENCES.replace("STRATEGY", "oldest {{ max_candidate_sequences: 4 max_queue_delay_microseconds: 20000 }}")
+
 
 def graph():
     """The sum of each request's elements, what the batch inputs say, and all elements twice."""
@@ -90,6 +101,8 @@ def ragged(built, tmp_path_factory):
     repository = tmp_path_factory.mktemp("ragged")
     put(repository, "ragged", RAGGED, "onnxruntime", graph())
     put(repository, "echo", ECHO, "identity")
+    put(repository, "direct", DIRECT, "identity")
+    put(repository, "oldest", OLDEST, "identity")
     s = harness.Server([repository])
     yield s
     assert s.stop() == 0, s.log()[-3000:]
@@ -184,3 +197,20 @@ def test_backends_see_each_request_s_own_tensors(ragged, protocol):
         list(pool.map(one, range(128)))
     more, runs = executions(ragged, "echo")
     assert (more - inferred, runs - executed <= 64) == (128, True)
+
+
+@pytest.mark.parametrize("model", ["direct", "oldest"])
+def test_sequences_of_different_shapes_share_batches(ragged, model):
+    kit, client = client_of(ragged, "grpc")
+    before = executions(ragged, model)
+
+    def sequence(k):
+        for i in range(12):
+            a = np.arange((k + i) % 5, dtype=np.int32).reshape(1, -1) + 100 * k
+            out = client.infer(model, [tensor_of(kit, "INPUT0", a, "INT32")], sequence_id=k + 1, sequence_start=i == 0, sequence_end=i == 11)
+            assert np.array_equal(out.as_numpy("OUTPUT0"), a)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(sequence, range(4)))
+    after = executions(ragged, model)
+    assert after[1] - before[1] < 48, "batches did not form"

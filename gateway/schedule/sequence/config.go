@@ -103,9 +103,6 @@ func (c *Config) validate() error {
 	if u := c.Direct.Utilization; !(u >= 0 && u <= 1) {
 		return infer.Errorf(infer.InvalidArg, "sequence batching minimum slot utilization must be in range (0.0, 1.0] for %s", c.Model.Name)
 	}
-	if c.Model.Ragged != nil {
-		return infer.Errorf(infer.Unsupported, "model '%s': ragged batches are not supported with sequence_batching", c.Model.Name)
-	}
 	if o := c.Oldest; o != nil {
 		if o.Candidates < 0 || o.Candidates > maxSlots {
 			return infer.Errorf(infer.InvalidArg, "model '%s': max_candidate_sequences is %d, want 0 to %d", c.Model.Name, o.Candidates, maxSlots)

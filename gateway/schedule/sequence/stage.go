@@ -65,11 +65,16 @@ func (s *stage) Begin(b *infer.Batch, entries []*queue.Entry) error {
 		}
 	}
 	defer func() { clear(s.rows) }()
-	s.planInputs(lead, b.Rows > 0)
+	if s.cfg.Model.Ragged == nil {
+		s.planInputs(lead, b.Rows > 0)
+	}
 	s.planControls(b.Rows > 0)
 	s.planStates(entries, b.Rows > 0)
 	b.Also = s.also
-	return s.fill(b)
+	if err := s.fill(b); err != nil || s.cfg.Model.Ragged == nil {
+		return err
+	}
+	return s.gather(b, lead)
 }
 
 // planInputs lists the inputs that the requests have, in the model's order.
