@@ -44,6 +44,7 @@ var suite = map[string]func(t *testing.T, w *Workers){
 	"empty tensor":     testEmpty,
 	"outputs asked":    testOutputsAsked,
 	"params come back": testTimesOut,
+	"ragged":           testRagged,
 }
 
 func TestTransports(t *testing.T) {
