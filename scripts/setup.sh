@@ -38,7 +38,7 @@ wheels() {
   local stamp
   stamp=.cache/wheels/.$(sha256sum <requirements/wheels.txt | cut -c1-16)
   [ -e "$stamp" ] && return
-  say "wheels of ONNX Runtime and of the demo models (55 MB)"
+  say "wheels of ONNX Runtime and of the demo models (66 MB)"
   rm -rf .cache/wheels
   mkdir -p .cache/wheels
   quietly "$PYTHON" -m pip --disable-pip-version-check download --no-deps --ignore-requires-python --only-binary=:all: --require-hashes -d .cache/wheels -r requirements/wheels.txt
