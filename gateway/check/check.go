@@ -75,6 +75,7 @@ func (s *Server) Check(ctx context.Context, cfg repository.Config, w repository.
 	if len(folders) == 0 && len(r.Repositories) == 0 {
 		r.Repositories = append(r.Repositories, "no model folders in "+strings.Join(cfg.Paths, ", "))
 	}
+	known := map[string]*configpb.ModelConfig{} // completed, of models without faults
 	for _, f := range folders {
 		m := Model{Name: f.Name, Dir: f.Dir}
 		if err := ctx.Err(); err != nil {
@@ -82,10 +83,12 @@ func (s *Server) Check(ctx context.Context, cfg repository.Config, w repository.
 		} else {
 			if done := m.check(ctx, f, &cfg, w); done != nil {
 				m.Explained = Explain(done, *s)
+				known[f.Name] = done
 			}
 		}
 		r.Models = append(r.Models, m)
 	}
+	r.ensembles(folders, &cfg, w, known)
 	return r
 }
 
@@ -155,6 +158,9 @@ func (m *Model) fault(err error) {
 
 // where says what a version's instances are and where they go.
 func where(v *repository.VersionPlan) string {
+	if n := len(v.Spec.Config.GetEnsembleScheduling().GetStep()); n > 0 {
+		return fmt.Sprintf("version %d: an ensemble of %s", v.Spec.Version, plural(n, "step"))
+	}
 	text := fmt.Sprintf("version %d with %s", v.Spec.Version, v.Spec.Backend)
 	if len(v.Spec.Instances) == 0 {
 		return text

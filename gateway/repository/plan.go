@@ -148,7 +148,8 @@ func (p *Plan) Version(ctx context.Context, version int64, verify bool) (*Versio
 	if err := p.modelFile(version); err != nil {
 		return v, err
 	}
-	if p.w != nil && (verify || opts.Tensors && modelconfig.Incomplete(cfg)) {
+	ensemble := cfg.Platform == modelconfig.PlatformEnsemble // it has no file
+	if p.w != nil && !ensemble && (verify || opts.Tensors && modelconfig.Incomplete(cfg)) {
 		desc, err := p.describe(ctx, v)
 		if err != nil {
 			return v, err
