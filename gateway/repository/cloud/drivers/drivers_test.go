@@ -139,61 +139,82 @@ func TestS3(t *testing.T) {
 	}
 }
 
-func TestS3Faults(t *testing.T) {
-	const size = 3 << 20
-	big := strings.Repeat("x", size)
-	object := func(r *http.Request) bool { return r.URL.Path == "/b/models/a/1/model.onnx" }
-	broken := func(w http.ResponseWriter) {
-		w.Header().Set("Content-Length", strconv.Itoa(size))
-		_, _ = io.WriteString(w, big[:size/2]) // then the connection ends
-		panic(http.ErrAbortHandler)
+// big is the content of an object that takes several reads.
+func big() string { return strings.Repeat("x", 3<<20) }
+
+func isBig(r *http.Request) bool { return r.URL.Path == "/b/models/a/1/model.onnx" }
+
+// newBig is a local S3 server with one object.
+func newBig(t *testing.T) *fakeS3 {
+	t.Helper()
+	site := newS3(t)
+	site.put(t, "models/a/1/model.onnx", big())
+	return site
+}
+
+// copied checks that the object comes whole in the end.
+func copied(t *testing.T, site *fakeS3) {
+	t.Helper()
+	view, err := newStore(t, filepath.Join(t.TempDir(), "c"), keys).Sync(t.Context(), site.path(), "")
+	must(t, err)
+	if read(t, view, "a/1/model.onnx") != big() {
+		t.Error("the copy differs")
 	}
+}
+
+func TestS3PassingFaults(t *testing.T) {
 	t.Run("refused once", func(t *testing.T) {
-		site := newS3(t)
-		site.put(t, "models/a/1/model.onnx", big)
+		site := newBig(t)
 		var once atomic.Bool
 		site.intercept(func(w http.ResponseWriter, r *http.Request) bool {
-			if !object(r) || once.Swap(true) {
+			if !isBig(r) || once.Swap(true) {
 				return false
 			}
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return true
 		})
-		view, err := newStore(t, filepath.Join(t.TempDir(), "c"), keys).Sync(t.Context(), site.path(), "")
-		must(t, err)
-		if read(t, view, "a/1/model.onnx") != big {
-			t.Error("the copy differs")
-		}
+		copied(t, site)
 	})
 	t.Run("broken off, then resumed", func(t *testing.T) {
-		site := newS3(t)
-		site.put(t, "models/a/1/model.onnx", big)
+		site := newBig(t)
 		var ranges []string // in order; requests of one object follow one another
 		site.intercept(func(w http.ResponseWriter, r *http.Request) bool {
-			if !object(r) {
+			if !isBig(r) {
 				return false
 			}
 			ranges = append(ranges, r.Header.Get("Range"))
 			if len(ranges) == 1 {
-				broken(w)
+				w.Header().Set("Content-Length", strconv.Itoa(len(big())))
+				_, _ = io.WriteString(w, big()[:len(big())/2]) // then the connection ends
+				panic(http.ErrAbortHandler)
 			}
 			return false
 		})
-		view, err := newStore(t, filepath.Join(t.TempDir(), "c"), keys).Sync(t.Context(), site.path(), "")
-		must(t, err)
-		if read(t, view, "a/1/model.onnx") != big {
-			t.Error("the copy differs")
-		}
+		copied(t, site)
 		if len(ranges) != 2 || !strings.HasPrefix(ranges[1], "bytes=") || ranges[1] == "bytes=0-" {
 			t.Errorf("ranges %q were asked for, want that the second goes on", ranges)
 		}
 	})
+	t.Run("silent", func(t *testing.T) {
+		site := newBig(t)
+		var once atomic.Bool
+		site.intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+			if !isBig(r) || once.Swap(true) {
+				return false
+			}
+			<-r.Context().Done()
+			return true
+		})
+		copied(t, site)
+	})
+}
+
+func TestS3LastingFaults(t *testing.T) {
 	t.Run("broken off always", func(t *testing.T) {
-		site := newS3(t)
-		site.put(t, "models/a/1/model.onnx", big)
+		site := newBig(t)
 		site.put(t, "models/b/1/model.onnx", "b")
 		site.intercept(func(w http.ResponseWriter, r *http.Request) bool {
-			if object(r) {
+			if isBig(r) {
 				panic(http.ErrAbortHandler)
 			}
 			return false
@@ -215,32 +236,14 @@ func TestS3Faults(t *testing.T) {
 			t.Errorf("files are left: %v", left)
 		}
 	})
-	t.Run("silent", func(t *testing.T) {
-		site := newS3(t)
-		site.put(t, "models/a/1/model.onnx", big)
-		var once atomic.Bool
-		site.intercept(func(w http.ResponseWriter, r *http.Request) bool {
-			if !object(r) || once.Swap(true) {
-				return false
-			}
-			<-r.Context().Done()
-			return true
-		})
-		view, err := newStore(t, filepath.Join(t.TempDir(), "c"), keys).Sync(t.Context(), site.path(), "")
-		must(t, err)
-		if read(t, view, "a/1/model.onnx") != big {
-			t.Error("the copy differs")
-		}
-	})
 	t.Run("other bytes", func(t *testing.T) {
-		site := newS3(t)
-		site.put(t, "models/a/1/model.onnx", big)
+		site := newBig(t)
 		site.intercept(func(w http.ResponseWriter, r *http.Request) bool {
-			if object(r) {
-				w.Header().Set("Content-Length", strconv.Itoa(size))
-				_, _ = io.WriteString(w, "X"+big[1:])
+			if isBig(r) {
+				w.Header().Set("Content-Length", strconv.Itoa(len(big())))
+				_, _ = io.WriteString(w, "X"+big()[1:])
 			}
-			return object(r)
+			return isBig(r)
 		})
 		_, err := newStore(t, filepath.Join(t.TempDir(), "c"), keys).Sync(t.Context(), site.path(), "")
 		if err == nil || !strings.Contains(err.Error(), "it has changed since it was listed: its MD5 is") {
