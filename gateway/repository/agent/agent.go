@@ -125,6 +125,27 @@ func (a *Agents) Load(ctx context.Context, m Model) (*Life, error) {
 	return l, nil
 }
 
+// Check says what is wrong with a model's agents without asking any: one that is not
+// there, or a checksum that its folder does not have. Checksums behind another agent are
+// left out, since that one may change the folder.
+func (a *Agents) Check(ctx context.Context, m Model) error {
+	changed := false
+	for _, w := range m.Config.GetModelRepositoryAgents().GetAgents() {
+		r, err := a.find(w.GetName())
+		if err != nil {
+			return err
+		}
+		if _, builtin := r.(checksum); !builtin || changed {
+			changed = true
+			continue
+		}
+		if _, err := r.run(ctx, &call{event: Load, location: m.Location, parameters: w.GetParameters()}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (l *Life) load(ctx context.Context, w *configpb.ModelRepositoryAgents_Agent) error {
 	r, err := l.agents.find(w.GetName())
 	if err != nil {

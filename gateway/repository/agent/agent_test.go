@@ -376,6 +376,27 @@ func TestEnvironmentAndLog(t *testing.T) {
 	}
 }
 
+func TestCheckAsksNobody(t *testing.T) {
+	b := newBench(t, time.Minute)
+	b.file("1/data", "hello")
+	b.script("x", "")
+	b.use(Checksum, "MD5:1/data", "5d41402abc4b2a76b9719d911017c592")
+	b.use("x")
+	b.use(Checksum, "MD5:1/data", "of what x makes of it")
+	if err := b.agents.Check(t.Context(), b.model); err != nil || exists(filepath.Join(b.dir, "x")) {
+		t.Errorf("got %v; or x was asked", err)
+	}
+	b.file("1/data", "other")
+	if err := b.agents.Check(t.Context(), b.model); err == nil || !strings.HasPrefix(err.Error(), "Mismatched MD5 hash for file 1/data") {
+		t.Errorf("got %v", err)
+	}
+	b.model.Config.ModelRepositoryAgents = nil
+	b.use("none")
+	if err := b.agents.Check(t.Context(), b.model); err == nil || !strings.HasPrefix(err.Error(), "unable to find 'agent' for repo agent 'none'") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // A life that ends without a word about it beginning to is told whole.
 func TestUnloadedAlone(t *testing.T) {
 	b := newBench(t, time.Minute)
