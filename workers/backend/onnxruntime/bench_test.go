@@ -33,6 +33,7 @@ func (b *fastBatch) Alloc(n int64) ([]byte, error) {
 func (b *fastBatch) Outputs([]infer.Tensor) error                          { return nil }
 func (b *fastBatch) Respond(int, []infer.Tensor, infer.Params, bool) error { return nil }
 func (b *fastBatch) Fail(_ int, err error) error                           { return err }
+func (b *fastBatch) Repeat(int, []infer.Tensor) error                      { return nil }
 func (b *fastBatch) InputDone()                                            {}
 func (b *fastBatch) InferDone()                                            {}
 

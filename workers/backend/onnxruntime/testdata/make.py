@@ -74,6 +74,11 @@ save("loop", [helper.make_node("Identity", ["one"], ["x1"]), helper.make_node("L
      [value("COUNT", T.INT64, [1]), value("X", T.FLOAT, ["D"])], [value("Y", T.FLOAT, ["D"])],
      [const("one", np.array([1], np.float32))])
 
+# A ragged input twice, and the ends of the requests as rows. Y declares R's dimension.
+save("ragged", [helper.make_node("Add", ["R", "R"], ["Y"]), helper.make_node("Reshape", ["ENDS", "column"], ["ROWS"])],
+     [value("R", T.FLOAT, ["K"]), value("ENDS", T.INT32, ["N"])], [value("Y", T.FLOAT, ["K"]), value("ROWS", T.INT32, ["N", 1])],
+     [const("column", np.array([-1, 1], np.int64))])
+
 # An output that is no tensor.
 save("sequence", [helper.make_node("SequenceConstruct", ["X"], ["Y"])], [value("X", T.FLOAT, [2])],
      [helper.make_tensor_sequence_value_info("Y", T.FLOAT, [2])])
