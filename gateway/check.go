@@ -70,5 +70,5 @@ func checkWithWorkers(ctx context.Context, cfg *Config, conf repository.Config) 
 
 // checked is what a check is told of the flags.
 func checked(cfg *Config) *check.Server {
-	return &check.Server{Cache: len(cfg.Cache) > 0, RateLimit: cfg.RateLimit.On, Resources: cfg.RateLimit.Resources}
+	return &check.Server{Cache: len(cfg.Cache) > 0, RateLimit: cfg.RateLimit.On, Resources: cfg.RateLimit.Resources, Agents: checkAgents(cfg)}
 }

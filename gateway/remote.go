@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/repository"
 	"github.com/sluice-serve/sluice/gateway/repository/agent"
 	"github.com/sluice-serve/sluice/gateway/repository/cloud"
+	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
 )
 
 // agents are repository agents as the repository wants them.
@@ -84,4 +85,12 @@ func bringHere(ctx context.Context, s *cloud.Store, paths []string) (local []str
 		local = append(local, path)
 	}
 	return local, errors.Join(errs...)
+}
+
+// checkAgents is what `sluice check` asks about agents; none is started.
+func checkAgents(cfg *Config) func(ctx context.Context, name, dir string, c *configpb.ModelConfig) error {
+	a := agent.New(cfg.Repository.Agents, slog.New(slog.DiscardHandler))
+	return func(ctx context.Context, name, dir string, c *configpb.ModelConfig) error {
+		return a.Check(ctx, agent.Model{Name: name, Location: dir, Config: c})
+	}
 }

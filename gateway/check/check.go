@@ -82,6 +82,9 @@ func (s *Server) Check(ctx context.Context, cfg repository.Config, w repository.
 			m.fault(fmt.Errorf("not checked: %w", err))
 		} else {
 			if done := m.check(ctx, f, &cfg, w); done != nil {
+				if s.Agents != nil {
+					m.fault(s.Agents(ctx, f.Name, f.Dir, done))
+				}
 				m.Explained = Explain(done, *s)
 				known[f.Name] = done
 			}

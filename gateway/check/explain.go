@@ -1,6 +1,7 @@
 package check
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,6 +19,9 @@ type Server struct {
 	Cache     bool // --cache-config: there is a response cache
 	RateLimit bool // --rate-limit=execution_count
 	Resources []ratelimit.Resource
+	// Agents says what is wrong with the repository agents of the model in dir; nil:
+	// nobody knows.
+	Agents func(ctx context.Context, name, dir string, cfg *configpb.ModelConfig) error
 }
 
 // Note explains one part of a completed config in lines of plain words.
