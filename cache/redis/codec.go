@@ -59,6 +59,11 @@ func encode(key *[32]byte, e *cache.Entry, stored time.Time) []byte {
 			b = appendText(b, v.Str)
 		}
 	}
+	return sign(b)
+}
+
+// sign appends the checksum.
+func sign(b []byte) []byte {
 	sum := sha256.Sum256(b)
 	return append(b, sum[:sumBytes]...)
 }

@@ -25,6 +25,7 @@ type fill struct {
 	key   [32]byte
 	entry *cache.Entry
 	ttl   time.Duration // ≤ 0: no end
+	epoch uint64        // purges before it
 }
 
 // Insert is cache.Level: it queues e, or drops it.
@@ -39,7 +40,7 @@ func (c *Cache) Insert(q *cache.Query, e *cache.Entry) {
 		return
 	}
 	select {
-	case c.fills <- fill{c.key(q, &key), key, e, c.ttl(q.Subject)}:
+	case c.fills <- fill{c.key(q, &key), key, e, c.ttl(q.Subject), c.purges.Load()}:
 	default:
 		c.room.Add(e.Size())
 		c.dropped.Add(1)
@@ -66,7 +67,9 @@ func (c *Cache) run(ctx context.Context) {
 			}
 			break
 		}
+		c.writing <- struct{}{}
 		c.write(ctx, trip)
+		<-c.writing
 		for i := range trip {
 			c.room.Add(trip[i].entry.Size())
 		}
@@ -90,10 +93,17 @@ func (c *Cache) write(ctx context.Context, trip []fill) {
 	defer cancel()
 	pipe := c.client.Pipeline()
 	now := time.Now()
+	epoch := c.purges.Load()
 	for i := range trip {
 		f := &trip[i]
+		if f.epoch != epoch {
+			continue
+		}
 		value := encode(&f.key, f.entry, now.Add(-time.Duration(infer.Now()-f.entry.Stored)))
 		pipe.Set(ctx, f.name, value, max(0, f.ttl))
+	}
+	if pipe.Len() == 0 {
+		return
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		c.dropped.Add(uint64(len(trip)))

@@ -24,10 +24,14 @@ type Cache struct {
 	log    *slog.Logger
 	client *redisclient.Client
 
-	fills chan fill
-	room  atomic.Int64 // bytes that the queue may still take
-	stop  context.CancelFunc
-	ended chan struct{}
+	fills   chan fill
+	room    atomic.Int64  // bytes that the queue may still take
+	purges  atomic.Uint64 // fills from before a purge are dropped
+	writing chan struct{} // room for one: taken while fills are on their way
+	stop    context.CancelFunc
+	ended   chan struct{}
+
+	asking sync.WaitGroup // lookups under way
 
 	lookups, hits, failures, dropped atomic.Uint64
 	looking, inserting               atomic.Int64 // nanoseconds
@@ -38,15 +42,24 @@ type Cache struct {
 
 var _ cache.Level = (*Cache)(nil)
 
+// quiet settles the client library's log, which is one for the process, before the first
+// client runs: what fails is counted, and the breaker's changes are logged by us.
+var quiet sync.Once
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
 // New makes a level and starts its fills, which Close ends. Redis need not be there. It
 // fails on TLS files that can't be read.
 func New(ctx context.Context, cfg Config, log *slog.Logger) (*Cache, error) {
 	cfg = cfg.withDefaults()
+	quiet.Do(func() { redisclient.SetLogger(silent{}) })
 	secure, err := cfg.TLS.config(cfg.Host)
 	if err != nil {
 		return nil, infer.Errorf(infer.InvalidArg, "Failed to initialize RedisCache: %w", err)
 	}
-	c := &Cache{cfg: cfg, log: log, fills: make(chan fill, maxFills), ended: make(chan struct{}), breaker: breaker{cfg: defaultBreaker()}}
+	c := &Cache{cfg: cfg, log: log, fills: make(chan fill, maxFills), writing: make(chan struct{}, 1), ended: make(chan struct{}), breaker: breaker{cfg: defaultBreaker()}}
 	c.room.Store(maxFillBytes)
 	c.client = redisclient.NewClient(&redisclient.Options{Addr: cfg.address(), Username: cfg.User, Password: cfg.Password, DB: cfg.DB,
 		Protocol: 2, MaxRetries: -1, DialerRetries: 1, DialTimeout: cfg.ConnectTimeout, ReadTimeout: cfg.SocketTimeout,
@@ -71,9 +84,7 @@ func (c *Cache) Lookup(ctx context.Context, q *cache.Query) *cache.Entry {
 	if !ok {
 		return nil
 	}
-	limited, cancel := context.WithTimeout(ctx, c.cfg.Budget)
-	defer cancel()
-	value, err := c.client.Get(limited, c.key(q, &key)).Bytes()
+	value, err := c.get(ctx, c.key(q, &key))
 	switch {
 	case errors.Is(err, redisclient.Nil) || isWrongType(err):
 		c.succeeded(ticket)
@@ -97,6 +108,29 @@ func (c *Cache) Lookup(ctx context.Context, q *cache.Query) *cache.Entry {
 	}
 	c.hits.Add(1)
 	return e
+}
+
+// get is one GET that is waited for no longer than the budget. It has a goroutine of its
+// own, since the client's greeting on a new connection does not look at deadlines; the
+// connection's timeouts end it.
+func (c *Cache) get(ctx context.Context, name string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Budget)
+	defer cancel()
+	type answer struct {
+		value []byte
+		err   error
+	}
+	got := make(chan answer, 1)
+	c.asking.Go(func() {
+		value, err := c.client.Get(ctx, name).Bytes()
+		got <- answer{value, err}
+	})
+	select {
+	case a := <-got:
+		return a.value, a.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // isWrongType says that something of another kind stands under the key.
@@ -159,6 +193,14 @@ func (c *Cache) Purge(ctx context.Context, s cache.Selector) (int64, error) {
 	if s.Load != 0 {
 		return 0, nil
 	}
+	// What this process has queued must not come after the purge.
+	c.purges.Add(1)
+	select {
+	case c.writing <- struct{}{}:
+		<-c.writing
+	case <-ctx.Done():
+		return 0, infer.Errorf(infer.Cancelled, "purging the cache in Redis: %w", context.Cause(ctx))
+	}
 	var removed int64
 	for cursor := uint64(0); ; {
 		keys, next, err := c.client.Scan(ctx, cursor, c.pattern(&s), purgeStep).Result()
@@ -189,7 +231,9 @@ func (c *Cache) Figures() []cache.Figures {
 func (c *Cache) Close(context.Context) error {
 	c.stop()
 	<-c.ended
-	return c.client.Close()
+	err := c.client.Close()
+	c.asking.Wait()
+	return err
 }
 
 func (c *Cache) allow(now int64) (uint64, bool) {

@@ -1,0 +1,229 @@
+package redis
+
+import (
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-serve/sluice/cache"
+	"github.com/sluice-serve/sluice/cache/cachetest"
+)
+
+// budget is that of the fault tests. Slack is for the machine: tests run beside others.
+const (
+	budget = 5 * time.Millisecond
+	slack  = 150 * time.Millisecond
+)
+
+// load looks up and fills from eight goroutines for as long as it takes to ask n times,
+// and gives the longest lookup and the sum of all that took longer than half the budget.
+func load(t *testing.T, r *cachetest.Rig, n int) (longest time.Duration, slow int64) {
+	t.Helper()
+	sub := cachetest.Subject("m", "1", 1)
+	var wg sync.WaitGroup
+	var most, over atomic.Int64
+	for g := range 8 {
+		wg.Go(func() {
+			for i := range n / 8 {
+				b := byte(g*31 + i)
+				start := time.Now()
+				e := r.Lookup(t.Context(), sub, cachetest.Request(b))
+				took := time.Since(start)
+				if took > budget/2 {
+					over.Add(1)
+				}
+				for m := most.Load(); int64(took) > m && !most.CompareAndSwap(m, int64(took)); m = most.Load() {
+				}
+				if e != nil && e.Outputs[0].Data[0] != b {
+					t.Errorf("asked for %d, got the answer %d", b, e.Outputs[0].Data[0])
+				}
+				r.Insert(sub, cachetest.Request(b), cachetest.Response(b))
+			}
+		})
+	}
+	wg.Wait()
+	return time.Duration(most.Load()), over.Load()
+}
+
+// quick holds a load against the budget: no lookup over it, and once the breaker is open
+// none that waits at all.
+func quick(t *testing.T, c *Cache, r *cachetest.Rig) {
+	t.Helper()
+	longest, slow := load(t, r, 2000)
+	if longest > budget+slack {
+		t.Errorf("a lookup took %v, the budget is %v", longest, budget)
+	}
+	if f := c.Figures()[0]; !f.Open {
+		t.Errorf("the breaker is closed: %+v", f)
+	}
+	// A call for each goroutine may be under way when it opens, and one probe a second.
+	if slow > 100 {
+		t.Errorf("%d of 2000 lookups waited", slow)
+	}
+}
+
+func withBudget(c *Config) { c.Budget = budget; c.SocketTimeout = 100 * time.Millisecond }
+
+func TestNobodyThere(t *testing.T) {
+	s := start(t)
+	s.kill()
+	c, r := rig(t, s.port, withBudget)
+	quick(t, c, r)
+}
+
+// A server that dies under load is not asked any more, and is asked again when it is back.
+func TestKilledAndBack(t *testing.T) {
+	s := start(t)
+	c, r := rig(t, s.port, withBudget)
+	load(t, r, 400)
+	s.kill()
+	quick(t, c, r)
+	s.run()
+	r.Goes(t, cachetest.Subject("none", "1", 1), cachetest.Request(1))
+	sub := cachetest.Subject("m", "1", 1)
+	for end := time.Now().Add(10 * time.Second); ; wait(t, 20*time.Millisecond) {
+		r.Insert(sub, cachetest.Request(1), cachetest.Response(1))
+		if r.Lookup(t.Context(), sub, cachetest.Request(1)) != nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("it is not asked again: %+v", c.Figures()[0])
+		}
+	}
+	if f := c.Figures()[0]; f.Open {
+		t.Errorf("the breaker stayed open: %+v", f)
+	}
+}
+
+// A frozen server accepts connections and says nothing.
+func TestFrozen(t *testing.T) {
+	s := start(t)
+	c, r := rig(t, s.port, withBudget)
+	load(t, r, 400)
+	s.signal(syscall.SIGSTOP)
+	quick(t, c, r)
+	s.signal(syscall.SIGCONT)
+	for end := time.Now().Add(10 * time.Second); c.Figures()[0].Open; wait(t, 20*time.Millisecond) {
+		r.Lookup(t.Context(), cachetest.Subject("m", "1", 1), cachetest.Request(1))
+		if time.Now().After(end) {
+			t.Fatalf("the breaker stayed open: %+v", c.Figures()[0])
+		}
+	}
+}
+
+// proxy passes bytes on, each answer late.
+func proxy(t *testing.T, port string, late time.Duration) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var conns []net.Conn
+	keep := func(c net.Conn) {
+		mu.Lock()
+		defer mu.Unlock()
+		conns = append(conns, c)
+	}
+	wg.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", "127.0.0.1:"+port)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			keep(in)
+			keep(out)
+			wg.Go(func() { _, _ = io.Copy(out, in) })
+			wg.Go(func() {
+				buf := make([]byte, 64<<10)
+				for {
+					n, err := out.Read(buf)
+					if err != nil {
+						return
+					}
+					wait(t, late)
+					if _, err := in.Write(buf[:n]); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		mu.Lock()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	_, p, _ := strings.Cut(l.Addr().String(), ":")
+	return p
+}
+
+func TestSlow(t *testing.T) {
+	s := start(t)
+	c, r := rig(t, proxy(t, s.port, 50*time.Millisecond), withBudget)
+	quick(t, c, r)
+}
+
+// Foreign data under all keys, under load: misses, then answers of our own.
+func TestForeignUnderLoad(t *testing.T) {
+	s := start(t)
+	c, r := rig(t, s.port, nil)
+	sub := cachetest.Subject("m", "1", 1)
+	for b := range 256 {
+		q := r.Keys.Query(sub, cachetest.Request(byte(b)))
+		key, _ := q.Shared()
+		if err := c.client.Set(t.Context(), c.key(q, &key), strings.Repeat("x", b), 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		q.Done()
+	}
+	load(t, r, 800)
+	for b := range 200 {
+		r.Insert(sub, cachetest.Request(byte(b)), cachetest.Response(byte(b)))
+		if e := r.Arrives(t, sub, cachetest.Request(byte(b))); e.Outputs[0].Data[0] != byte(b) {
+			t.Errorf("asked for %d, got %d", b, e.Outputs[0].Data[0])
+		}
+	}
+	if f := c.Figures()[0]; f.Open {
+		t.Errorf("figures %+v", f)
+	}
+}
+
+// Fills that nobody takes are bounded and dropped.
+func TestFillsAreBounded(t *testing.T) {
+	s := start(t)
+	s.signal(syscall.SIGSTOP)
+	c, r := rig(t, s.port, func(c *Config) { c.SocketTimeout = time.Minute })
+	sub := cachetest.Subject("m", "1", 1)
+	start := time.Now()
+	big := make([]byte, 1<<20)
+	for i := range 200 {
+		q := r.Keys.Query(sub, cachetest.Request(byte(i), byte(i>>8)))
+		c.Insert(q, cache.NewEntry(q, cachetest.Response(big...), 1, 0))
+		q.Done()
+	}
+	if room := c.room.Load(); room < 0 || maxFillBytes-room > maxFillBytes {
+		t.Errorf("%d bytes of room", room)
+	}
+	if f := c.Figures()[0]; f.Dropped < 100 {
+		t.Errorf("%d of 200 MiB dropped", f.Dropped)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("inserting took %v", took)
+	}
+	s.kill()
+}

@@ -1,0 +1,242 @@
+package redis
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sluice-serve/sluice/cache"
+	"github.com/sluice-serve/sluice/cache/cachetest"
+	"github.com/sluice-serve/sluice/cache/local"
+	"github.com/sluice-serve/sluice/infer"
+)
+
+func TestSuite(t *testing.T) {
+	s := start(t)
+	cachetest.Run(t, func(t *testing.T) cache.Level {
+		return open(t, s.port, func(c *Config) { c.Prefix = t.Name() + "[*]:" })
+	})
+}
+
+func TestSuiteBehindLocal(t *testing.T) {
+	s := start(t)
+	cachetest.Run(t, func(t *testing.T) cache.Level {
+		return cache.Tiers{local.New(local.Config{Size: 1 << 20}), open(t, s.port, func(c *Config) { c.Prefix = t.Name() + ":" })}
+	})
+}
+
+func TestNothingIsLeftRunning(t *testing.T) {
+	s := start(t)
+	before := goleak.IgnoreCurrent()
+	c := open(t, s.port, nil)
+	r := &cachetest.Rig{Level: c, Keys: cache.NewKeys()}
+	r.Insert(cachetest.Subject("m", "1", 1), cachetest.Request(1), cachetest.Response(1))
+	r.Arrives(t, cachetest.Subject("m", "1", 1), cachetest.Request(1))
+	if err := c.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	goleak.VerifyNone(t, before)
+}
+
+// Two gateways share what they loaded alike, also after a restart, and a version whose
+// content is not known stays out.
+func TestShared(t *testing.T) {
+	s := start(t)
+	_, a := rig(t, s.port, nil)
+	_, b := rig(t, s.port, nil)
+	here, there := cachetest.Subject("m", "1", 1), cachetest.Subject("m", "1", 1)
+	there.Load = 77
+	a.Insert(here, cachetest.Request(1), cachetest.Response(9))
+	if e := b.Arrives(t, there, cachetest.Request(1)); e.Outputs[0].Data[0] != 9 {
+		t.Errorf("got %+v", e)
+	}
+	unknown := &cache.Subject{Model: "m", Version: "1", Load: 1}
+	a.Insert(unknown, cachetest.Request(2), cachetest.Response(9))
+	if e := a.Lookup(t.Context(), unknown, cachetest.Request(2)); e != nil {
+		t.Errorf("a version of unknown content was shared: %+v", e)
+	}
+}
+
+// Age counts from when the answer was made, in whatever process.
+func TestAge(t *testing.T) {
+	s := start(t)
+	_, r := rig(t, s.port, nil)
+	sub, req := cachetest.Subject("m", "1", 1), cachetest.Request(1)
+	q := r.Keys.Query(sub, req)
+	r.Level.Insert(q, cache.NewEntry(q, cachetest.Response(1), infer.Now()-int64(90*time.Second), 0))
+	q.Done()
+	if age := r.Arrives(t, sub, req).Response(req, infer.Now()).Age; age < 90*time.Second || age > 100*time.Second {
+		t.Errorf("age %v, want 90 s", age)
+	}
+}
+
+// What stands under our keys and is not ours, or not whole, is a miss, and is replaced.
+func TestForeignData(t *testing.T) {
+	s := start(t)
+	c, r := rig(t, s.port, nil)
+	sub := cachetest.Subject("m", "1", 1)
+	name := func(req *infer.Request) string {
+		q := r.Keys.Query(sub, req)
+		defer q.Done()
+		key, _ := q.Shared()
+		return c.key(q, &key)
+	}
+	good := func(req *infer.Request) []byte {
+		q := r.Keys.Query(sub, req)
+		defer q.Done()
+		key, _ := q.Shared()
+		return encode(&key, cache.NewEntry(q, cachetest.Response(1), infer.Now(), 0), time.Now())
+	}
+	ctx := t.Context()
+	flip := func(b []byte, at int) []byte { b[at] ^= 1; return b }
+	foreign := map[string]func(req *infer.Request) error{
+		"text":   func(req *infer.Request) error { return c.client.Set(ctx, name(req), "hello", 0).Err() },
+		"empty":  func(req *infer.Request) error { return c.client.Set(ctx, name(req), "", 0).Err() },
+		"a hash": func(req *infer.Request) error { return c.client.HSet(ctx, name(req), "0_data", "x").Err() },
+		"cut off": func(req *infer.Request) error {
+			b := good(req)
+			return c.client.Set(ctx, name(req), b[:len(b)-1], 0).Err()
+		},
+		"one bit": func(req *infer.Request) error { return c.client.Set(ctx, name(req), flip(good(req), 80), 0).Err() },
+		"checksum": func(req *infer.Request) error {
+			b := good(req)
+			return c.client.Set(ctx, name(req), flip(b, len(b)-1), 0).Err()
+		},
+		"another key": func(req *infer.Request) error {
+			return c.client.Set(ctx, name(req), good(cachetest.Request(200)), 0).Err()
+		},
+		"other form": func(req *infer.Request) error { return c.client.Set(ctx, name(req), flip(good(req), 7), 0).Err() },
+	}
+	i := byte(0)
+	for what, set := range foreign {
+		i++
+		req := cachetest.Request(i)
+		if err := set(req); err != nil {
+			t.Fatal(err)
+		}
+		if e := r.Lookup(ctx, sub, req); e != nil {
+			t.Errorf("%s: found %+v", what, e)
+		}
+		r.Insert(sub, req, cachetest.Response(i))
+		if e := r.Arrives(t, sub, req); e.Outputs[0].Data[0] != i {
+			t.Errorf("%s: after the fill found %+v", what, e)
+		}
+	}
+	if f := c.Figures()[0]; f.Failures != 0 || f.Open {
+		t.Errorf("foreign data is no failure of Redis: %+v", f)
+	}
+}
+
+func TestKeysAndTTL(t *testing.T) {
+	s := start(t)
+	c, r := rig(t, s.port, func(c *Config) { c.Prefix, c.TTL = "team:", time.Minute })
+	sub := cachetest.Subject("m:1", "2", 1)
+	sub.Tags = []string{"a,b", "c"}
+	r.Insert(sub, cachetest.Request(1), cachetest.Response(1))
+	r.Arrives(t, sub, cachetest.Request(1))
+	keys, err := c.client.Keys(t.Context(), "*").Result()
+	if err != nil || len(keys) != 1 || !strings.HasPrefix(keys[0], "team:m%3A1:2:,a%2Cb,c,:") || len(keys[0]) != len("team:m%3A1:2:,a%2Cb,c,:")+64 {
+		t.Fatalf("keys %q, %v", keys, err)
+	}
+	if ttl := c.client.TTL(t.Context(), keys[0]).Val(); ttl < 50*time.Second || ttl > time.Minute {
+		t.Errorf("TTL %v, want a minute", ttl)
+	}
+}
+
+func TestPassword(t *testing.T) {
+	s := start(t, "--requirepass", "secret")
+	_, r := rig(t, s.port, func(c *Config) { c.Password = "secret" })
+	r.Insert(cachetest.Subject("m", "1", 1), cachetest.Request(1), cachetest.Response(1))
+	r.Arrives(t, cachetest.Subject("m", "1", 1), cachetest.Request(1))
+
+	_, wrong := rig(t, s.port, func(c *Config) { c.Password = "wrong" })
+	if e := wrong.Lookup(t.Context(), cachetest.Subject("m", "1", 1), cachetest.Request(1)); e != nil {
+		t.Errorf("without the password: %+v", e)
+	}
+}
+
+// A Redis without room refuses fills; that is no reason not to ask it.
+func TestFull(t *testing.T) {
+	s := start(t, "--maxmemory", "1", "--maxmemory-policy", "noeviction")
+	c, r := rig(t, s.port, nil)
+	sub := cachetest.Subject("m", "1", 1)
+	for i := range byte(40) {
+		r.Lookup(t.Context(), sub, cachetest.Request(i))
+		r.Insert(sub, cachetest.Request(i), cachetest.Response(i))
+	}
+	for end := time.Now().Add(5 * time.Second); c.Figures()[0].Dropped < 40; wait(t, time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("figures %+v", c.Figures()[0])
+		}
+	}
+	if f := c.Figures()[0]; f.Open || f.Failures != 0 {
+		t.Errorf("figures %+v", f)
+	}
+}
+
+func TestParseConfig(t *testing.T) {
+	full := map[string]string{"host": "h", "port": "1", "user": "u", "password": "a,b=c", "db": "2", "connect_timeout": "3", "socket_timeout": "4",
+		"pool_size": "5", "wait_timeout": "6", "sni": "s", "budget": "7", "prefix": "p", "ttl": "8"}
+	got, err := ParseConfig(full)
+	want := Config{Host: "h", Port: "1", User: "u", Password: "a,b=c", DB: 2, ConnectTimeout: 3e6, SocketTimeout: 4e6, PoolSize: 5, WaitTimeout: 6e6,
+		TLS: TLS{Enabled: true, SNI: "s"}, Budget: 7e6, Prefix: "p", TTL: 8e9}
+	if err != nil || got != want {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	if c := (Config{}).withDefaults(); c.Budget != 5*time.Millisecond || c.PoolSize != 16 || c.TTL != time.Hour {
+		t.Errorf("defaults %+v", c)
+	}
+	for name, value := range map[string]string{"db": "x", "pool_size": "0", "budget": "-1", "ttl": "0", "tls_enabled": "maybe", "cert": "only", "wait_timeout": "1s"} {
+		if _, err := ParseConfig(map[string]string{"host": "h", "port": "1", name: value}); infer.CodeOf(err) != infer.InvalidArg {
+			t.Errorf("%s=%s: %v", name, value, err)
+		}
+	}
+	if _, err := ParseConfig(map[string]string{"host": "h"}); err == nil || !strings.Contains(err.Error(), "Must at a minimum specify 'host' and 'port'") {
+		t.Errorf("without a port: %v", err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	k := cache.NewKeys()
+	q := k.Query(cachetest.Subject("m", "1", 1), cachetest.Request(1))
+	key, _ := q.Shared()
+	whole := encode(&key, cache.NewEntry(q, cachetest.Response(1, 2), infer.Now(), 0), time.UnixMilli(5))
+	f.Add(whole[len(magic)+32 : len(whole)-sumBytes])
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, body []byte) {
+		// as somebody would who knows the form and signs what he likes
+		b := sign(slices.Concat([]byte(magic), key[:], body))
+		resp, stored, ok := decode(b, &key)
+		if !ok {
+			return
+		}
+		if e := cache.Adopt(q, &resp, infer.Now(), 0); e != nil {
+			again := encode(&key, e, stored)
+			if string(again) != string(b) && len(resp.Params) == 0 {
+				t.Errorf("%x was read and is written as %x", b, again)
+			}
+		}
+	})
+}
+
+func TestEncodeIsDecoded(t *testing.T) {
+	k := cache.NewKeys()
+	q := k.Query(cachetest.Subject("m", "1", 1), cachetest.Request(1))
+	key, _ := q.Shared()
+	b := encode(&key, cache.NewEntry(q, cachetest.Response(1, 2), infer.Now(), 0), time.UnixMilli(5))
+	resp, stored, ok := decode(b, &key)
+	want := cachetest.Response(1, 2)
+	if !ok || stored.UnixMilli() != 5 || !slices.Equal(resp.Params, want.Params) || len(resp.Outputs) != 2 || string(resp.Outputs[1].Data) != string(want.Outputs[1].Data) {
+		t.Errorf("got %+v, %v, %v", resp, stored, ok)
+	}
+	for i := range b {
+		b[i] ^= 0x10
+		if _, _, ok := decode(b, &key); ok {
+			t.Errorf("byte %d changed, and the value was taken", i)
+		}
+		b[i] ^= 0x10
+	}
+}
