@@ -24,6 +24,10 @@ type stage struct {
 	requests []*infer.Request // nil: null
 	rows     [][]byte
 	plan     []planned
+
+	// Of the batch that is being laid out; as long as those of the last one.
+	dims []int64
+	segs [][]byte
 }
 
 var _ drive.Stage = (*stage)(nil)
@@ -65,6 +69,7 @@ func (s *stage) Begin(b *infer.Batch, entries []*queue.Entry) error {
 		}
 	}
 	defer func() { clear(s.rows) }()
+	s.dims, s.segs = make([]int64, 0, len(s.dims)), make([][]byte, 0, len(s.segs))
 	if s.cfg.Model.Ragged == nil {
 		s.planInputs(lead, b.Rows > 0)
 	}
@@ -101,7 +106,7 @@ func find(tensors []infer.Tensor, name string) *infer.Tensor {
 }
 
 func (s *stage) planInput(t *infer.Tensor, batching bool) {
-	p := planned{BatchInput: infer.BatchInput{Name: t.Name, Datatype: t.Datatype, Shape: slices.Clone(t.Shape)}, from: len(s.rows)}
+	p := planned{BatchInput: infer.BatchInput{Name: t.Name, Datatype: t.Datatype, Shape: s.shape(t.Shape...)}, from: len(s.rows)}
 	if batching && len(p.Shape) > 0 {
 		p.Shape[0] = int64(len(s.requests))
 	}
@@ -113,6 +118,13 @@ func (s *stage) planInput(t *infer.Tensor, batching bool) {
 		}
 	}
 	s.add(p)
+}
+
+// shape keeps a shape for the batch.
+func (s *stage) shape(dims ...int64) []int64 {
+	at := len(s.dims)
+	s.dims = append(s.dims, dims...)
+	return s.dims[at:len(s.dims):len(s.dims)]
 }
 
 // nothing is the row of a null request: zeros, or empty strings.
@@ -133,9 +145,11 @@ func (s *stage) nothing(d infer.Datatype, shape []int64, n int) []byte {
 func (s *stage) planControls(batching bool) {
 	for i := range s.cfg.Controls {
 		c := &s.cfg.Controls[i]
-		p := planned{BatchInput: infer.BatchInput{Name: c.Name, Datatype: c.Datatype, Shape: []int64{1}}, control: c}
+		p := planned{BatchInput: infer.BatchInput{Name: c.Name, Datatype: c.Datatype}, control: c}
 		if batching {
-			p.Shape = []int64{int64(len(s.requests)), 1}
+			p.Shape = s.shape(int64(len(s.requests)), 1)
+		} else {
+			p.Shape = s.shape(1)
 		}
 		for _, r := range s.requests {
 			p.size += c.size(r)
@@ -148,8 +162,9 @@ func (s *stage) planStates(entries []*queue.Entry, batching bool) {
 	for k := range s.cfg.States {
 		st := &s.cfg.States[k]
 		p := planned{BatchInput: infer.BatchInput{Name: st.Input, Datatype: st.Datatype}, from: len(s.rows)}
+		at := len(s.dims)
 		if batching {
-			p.Shape = append(p.Shape, int64(len(s.requests)))
+			s.shape(int64(len(s.requests)))
 		}
 		shaped := false
 		for i, e := range entries {
@@ -164,7 +179,8 @@ func (s *stage) planStates(entries []*queue.Entry, batching bool) {
 			}
 			v := s.valuesOf(seq)[k]
 			if !shaped {
-				p.Shape, shaped = append(p.Shape, v.shape...), true
+				s.shape(v.shape...)
+				p.Shape, shaped = s.dims[at:len(s.dims):len(s.dims)], true
 			}
 			s.rows = append(s.rows, v.data)
 		}
@@ -261,34 +277,35 @@ func (s *stage) fill(b *infer.Batch) error {
 // segments puts the rows of an input into room, one behind the other, but for those
 // that are named where they lie.
 func (s *stage) segments(p *planned, room []byte) [][]byte {
+	at := len(s.segs)
 	if p.control != nil {
 		for _, r := range s.requests {
 			room = p.control.put(room, r)
 		}
-		return [][]byte{room}
+		s.segs = append(s.segs, room)
+		return s.segs[at:len(s.segs):len(s.segs)]
 	}
 	if !p.apart {
 		for _, r := range s.rows[p.from:p.to] {
 			room = append(room, r...)
 		}
-		if len(room) == 0 {
-			return nil
+		if len(room) > 0 {
+			s.segs = append(s.segs, room)
 		}
-		return [][]byte{room}
+		return s.segs[at:len(s.segs):len(s.segs)]
 	}
-	var out [][]byte
 	for _, r := range s.rows[p.from:p.to] {
 		switch {
 		case len(r) == 0:
 			continue
 		case s.copies(p, r):
-			at := len(room)
+			from := len(room)
 			room = append(room, r...)
-			r = room[at:len(room):len(room)]
+			r = room[from:len(room):len(room)]
 		}
-		out = append(out, r)
+		s.segs = append(s.segs, r)
 	}
-	return out
+	return s.segs[at:len(s.segs):len(s.segs)]
 }
 
 // End is drive.Stage.End.

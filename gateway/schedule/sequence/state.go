@@ -141,6 +141,10 @@ func (s *stage) check(st *State, t *infer.Tensor, rows int) error {
 		return infer.Errorf(infer.Internal, "model '%s': state output '%s' has shape %v for %d rows, its configuration says %v", s.cfg.Model.Name,
 			st.Output, t.Shape, rows, st.Dims)
 	}
+	if n, err := infer.ByteSize(t.Datatype, t.Shape); err != nil || n >= 0 && n != int64(len(t.Data)) {
+		return infer.Errorf(infer.Internal, "model '%s': state output '%s' of shape %v has %d bytes", s.cfg.Model.Name, st.Output, t.Shape,
+			len(t.Data))
+	}
 	if len(t.Data)/max(rows, 1) > maxState {
 		return infer.Errorf(infer.Internal, "model '%s': state output '%s' has more than %d bytes for a sequence", s.cfg.Model.Name, st.Output,
 			int64(maxState))
@@ -154,19 +158,21 @@ func (s *stage) update(e *queue.Entry, outputs []infer.Tensor, rows, row int) er
 		return nil
 	}
 	seq := of(e)
-	var room [1]infer.Tensor
 	for k := range s.cfg.States {
 		t := find(outputs, s.cfg.States[k].Output)
 		if t == nil {
 			continue
 		}
-		cut, shape := *t, t.Shape
-		if rows > 0 {
-			one, err := infer.Split(room[:0], []infer.Tensor{*t}, rows, row, 1)
+		data, shape := t.Data, t.Shape
+		switch size := len(data) / max(rows, 1); {
+		case rows > 0 && t.Datatype == infer.Bytes:
+			one, err := infer.Split(nil, []infer.Tensor{*t}, rows, row, 1)
 			if err != nil {
 				return err
 			}
-			cut, shape = one[0], one[0].Shape[1:]
+			data, shape = one[0].Data, shape[1:]
+		case rows > 0: // check has held the shape against the rows
+			data, shape = data[row*size:(row+1)*size], shape[1:]
 		}
 		if seq.values == nil {
 			vs := slices.Clone(s.initial)
@@ -177,7 +183,7 @@ func (s *stage) update(e *queue.Entry, outputs []infer.Tensor, rows, row int) er
 		}
 		v := &(*seq.values)[k]
 		v.shape = append(v.shape[:0], shape...)
-		v.data = append(v.data[:0], cut.Data...)
+		v.data = append(v.data[:0], data...)
 	}
 	return nil
 }
