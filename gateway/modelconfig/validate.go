@@ -282,6 +282,9 @@ func (v *validation) batchIO() {
 	}
 	for i, b := range v.cfg.BatchInput {
 		path := fmt.Sprintf("batch_input[%d]", i)
+		if _, ok := modelconfig.BatchInput_Kind_name[int32(b.Kind)]; !ok {
+			v.addf(path+".kind", "unknown batch input kind '%d' for %s", b.Kind, v.cfg.Name)
+		}
 		if len(b.SourceInput) != 1 {
 			v.addf(path, "batch input kind '%s' expects 1 source input, got %d for %s", b.Kind, len(b.SourceInput), v.cfg.Name)
 		}
@@ -292,6 +295,9 @@ func (v *validation) batchIO() {
 	}
 	for i, b := range v.cfg.BatchOutput {
 		path := fmt.Sprintf("batch_output[%d]", i)
+		if _, ok := modelconfig.BatchOutput_Kind_name[int32(b.Kind)]; !ok {
+			v.addf(path+".kind", "unknown batch output kind '%d' for %s", b.Kind, v.cfg.Name)
+		}
 		if len(b.SourceInput) != 1 {
 			v.addf(path, "batch output kind '%s' expects 1 source input, got %d for %s", b.Kind, len(b.SourceInput), v.cfg.Name)
 		}
