@@ -106,13 +106,7 @@ func (v *validation) sequence(s *modelconfig.ModelSequenceBatching) {
 	if u := s.GetDirect().GetMinimumSlotUtilization(); !(u >= 0 && u <= 1) {
 		v.addf(path+".direct.minimum_slot_utilization", "sequence batching minimum slot utilization must be in range (0.0, 1.0] for %s", name)
 	}
-	for i, st := range s.State {
-		for _, init := range st.InitialState {
-			if f := init.GetDataFile(); f != "" && !SafePath(f) {
-				v.addf(fmt.Sprintf("%s.state[%d]", path, i), "initial state file %q of model '%s' is outside model directory", f, name)
-			}
-		}
-	}
+	v.states(s.State)
 }
 
 func (v *validation) control(path string, c *modelconfig.ModelSequenceBatching_Control) {
