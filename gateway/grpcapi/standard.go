@@ -15,9 +15,14 @@ import (
 // ModelInfer is the way of a request through generated code: what ServiceConfig's
 // StandardCodec chooses, and what tests hold the hand-written codec against. The
 // transport has read the message before the pipeline is asked.
-func (s *Service) ModelInfer(ctx context.Context, m *inference.ModelInferRequest) (*inference.ModelInferResponse, error) {
+func (s *Service) ModelInfer(ctx context.Context, m *inference.ModelInferRequest) (resp *inference.ModelInferResponse, err error) {
 	c := newCall()
 	defer c.traceSent()
+	defer func() {
+		if p := recover(); p != nil {
+			resp, err = nil, s.failed(ctx, "ModelInfer", &c.Request, infer.Recovered(p))
+		}
+	}()
 	if err := s.serve(ctx, c, func() error { return fromMessage(c, m, s.bodies) }); err != nil {
 		return nil, s.failed(ctx, "ModelInfer", &c.Request, err)
 	}
