@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/sluice-serve/sluice/gateway/httpapi"
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/logging"
 	"github.com/sluice-serve/sluice/gateway/repository"
@@ -78,7 +79,8 @@ type TLSFiles = listen.TLS
 type HTTPConfig struct {
 	Listen
 	TLS          TLSFiles
-	MaxInputSize int64 // bytes of one body, decompressed
+	MaxInputSize int64  // bytes of one body, decompressed
+	Transport    string // sluice: our own for plain HTTP/1.1; library: net/http for all
 }
 
 // GRPCConfig is --grpc-….
@@ -128,7 +130,7 @@ func DefaultConfig() Config {
 		Log: logging.DefaultSettings(), Trace: tracing.DefaultSettings(),
 		Repository: RepositoryConfig{ExitOnError: true, StrictReadiness: true, LoadThreads: 4, PollInterval: 15 * time.Second,
 			BackendOptions: map[string]map[string]string{}},
-		HTTP: HTTPConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8000}, MaxInputSize: 64 << 20},
+		HTTP: HTTPConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8000}, MaxInputSize: 64 << 20, Transport: "library"},
 		GRPC: GRPCConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8001}, Transport: "library", Compression: "none",
 			KeepaliveTime: 2 * time.Hour, KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute},
 		Metrics: MetricsConfig{Listen: Listen{Allow: true, Port: 8002}, GPU: true, CPU: true, Interval: 2 * time.Second,
@@ -155,6 +157,11 @@ func (c *Config) Validate() error {
 		}
 		if _, err := regexp.Compile(l.Forward); err != nil {
 			bad("--%s-header-forward-pattern: %w", name, err)
+		}
+	}
+	for name, t := range map[string]string{"http": c.HTTP.Transport, "grpc": c.GRPC.Transport} {
+		if t != string(httpapi.TransportOwn) && t != string(httpapi.TransportLibrary) {
+			bad("--%s-transport is %q, not %s or %s", name, t, httpapi.TransportOwn, httpapi.TransportLibrary)
 		}
 	}
 	if c.HTTP.MaxInputSize <= 0 {

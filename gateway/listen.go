@@ -56,7 +56,7 @@ func (g *Gateway) newHTTP(ctx context.Context) (*httpapi.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf := httpapi.Config{Config: c.config(), TLS: c.TLS}
+	conf := httpapi.Config{Config: c.config(), TLS: c.TLS, Transport: httpapi.Transport(c.Transport)}
 	s := httpapi.NewServer(conf, api, g.logger)
 	return s, s.Listen(ctx)
 }

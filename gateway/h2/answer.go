@@ -247,7 +247,7 @@ func (st *Stream) run() {
 	} else {
 		st.method.served.run(st)
 	}
-	st.cancel(context.Canceled)
+	st.End(context.Canceled)
 	c.mu.Lock()
 	c.calls--
 	c.mu.Unlock()

@@ -12,13 +12,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/infer"
 )
 
 // conn is one connection. serve is its goroutine.
 type conn struct {
 	s      *Server
-	nc     net.Conn
+	nc     net.Conn // reads and writes
+	outer  net.Conn // is closed
 	remote net.Addr
 	secure bool
 
@@ -65,7 +67,7 @@ type conn struct {
 const readBuffer = 32 << 10
 
 func newConn(s *Server, nc net.Conn) *conn {
-	return &conn{s: s, nc: nc, remote: nc.RemoteAddr(), headers: newHeaderReader(s.cfg.MaxHeaderBytes),
+	return &conn{s: s, nc: listen.Underneath(nc), outer: nc, remote: nc.RemoteAddr(), headers: newHeaderReader(s.cfg.MaxHeaderBytes),
 		recvLeft: int64(s.cfg.ConnectionWindow), receiving: map[uint32]*Stream{}, streams: map[uint32]*Stream{}, sendLeft: initialWindow, peerInit: initialWindow,
 		peerFrame: minMaxFrame, lastOK: maxStreamID, guard: newGuard(s.cfg.MinPingInterval)}
 }
@@ -316,8 +318,8 @@ func (c *conn) close(err error) {
 		c.out.drop()
 	}
 	c.mu.Unlock()
-	_ = c.nc.Close() // what it still had to say is said or lost
+	_ = c.outer.Close() // what it still had to say is said or lost
 	for _, st := range streams {
-		st.cancel(context.Canceled)
+		st.End(context.Canceled)
 	}
 }

@@ -47,7 +47,7 @@ func (c *conn) resetFrame(h head, b []byte) error {
 		c.abandon(in, context.Canceled)
 	}
 	if st != nil {
-		st.cancel(context.Canceled)
+		st.End(context.Canceled)
 	}
 	c.news = true // a drained connection may be over
 	return c.guard.reset()
@@ -78,7 +78,7 @@ func (c *conn) windowFrame(h head, b []byte) error {
 			}
 			c.out.small = appendReset(c.out.small, st.id, code)
 			c.removeLocked(st)
-			defer st.cancel(context.Canceled)
+			defer st.End(context.Canceled)
 		}
 	}
 	if len(c.sending) > 0 || h.stream != 0 && n == 0 {
@@ -291,7 +291,7 @@ func (c *conn) watch() {
 	}
 	c.mu.Unlock()
 	for _, st := range late {
-		st.cancel(context.Canceled)
+		st.End(context.Canceled)
 	}
 	if stuck || dead {
 		c.close(errSilent)

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"io"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -81,9 +80,6 @@ func (c *conn) open(h head, hd *header) error {
 	}
 	st := &Stream{c: c, id: h.stream, head: hd}
 	st.recvLeft.Store(int64(c.s.cfg.StreamWindow))
-	if hd.timed {
-		st.deadline = time.Now().Add(hd.timeout)
-	}
 	c.mu.Lock()
 	refused := len(c.streams) >= int(c.s.cfg.MaxStreams) || c.calls >= 2*int(c.s.cfg.MaxStreams) || h.stream > c.lastOK || c.ended != nil
 	if !refused {
@@ -98,7 +94,7 @@ func (c *conn) open(h head, hd *header) error {
 		return c.control(appendReset, h.stream, codeRefusedStream)
 	}
 	if hd.timed {
-		st.timer = time.AfterFunc(hd.timeout, st.expire)
+		st.SetTimeout(hd.timeout)
 	}
 	c.receiving[h.stream] = st
 	if err := c.admit(st); err != nil {
@@ -182,7 +178,7 @@ func (c *conn) refuse(st *Stream, err error) {
 	}
 	st.in.drop()
 	st.answer(nil, err)
-	st.cancel(context.Canceled)
+	st.End(context.Canceled)
 	c.news = true
 }
 
@@ -417,7 +413,7 @@ func (c *conn) endStream(st *Stream) error {
 func (c *conn) abandon(st *Stream, err error) {
 	delete(c.receiving, st.id)
 	st.remoteEnd.Store(true)
-	st.cancel(err)
+	st.End(err)
 	switch {
 	case st.discard:
 	case !st.dispatched:

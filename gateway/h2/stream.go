@@ -6,11 +6,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/sluice-serve/sluice/gateway/lifetime"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -18,6 +18,7 @@ import (
 // call, its deadline passes, its connection ends, or it is answered. FromContext finds
 // it under contexts that are made of it.
 type Stream struct {
+	lifetime.Context
 	c      *conn
 	id     uint32
 	head   *header
@@ -43,18 +44,12 @@ type Stream struct {
 	gone     bool  // out of conn.streams: nothing more is sent
 
 	mu         sync.Mutex
-	done       chan struct{} // made when asked for
-	err        error
-	after      map[*afterFunc]struct{}
-	timer      *time.Timer
 	arrived    chan struct{} // closed when in is complete or failed; nil: it was before the call began
 	fault      error         // why in will never be complete
 	left       bool          // the handler does not wait for in any more
 	inbox      inbox         // of a streaming call
 	trailer    []string      // name, value, …
 	compressor string        // what the handler chose for the answer
-
-	deadline time.Time
 }
 
 // incoming is the message on its way in.
@@ -88,86 +83,13 @@ func FromContext(ctx context.Context) (*Stream, bool) {
 	return st, ok
 }
 
-// Value is context.Context's.
+// Value is context.Context's: FromContext's alone.
 func (st *Stream) Value(key any) any {
 	if key == (streamKey{}) {
 		return st
 	}
 	return nil
 }
-
-// Deadline is context.Context's.
-func (st *Stream) Deadline() (time.Time, bool) { return st.deadline, !st.deadline.IsZero() }
-
-// Done is context.Context's.
-func (st *Stream) Done() <-chan struct{} {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.done == nil {
-		st.done = make(chan struct{})
-		if st.err != nil {
-			close(st.done)
-		}
-	}
-	return st.done
-}
-
-// Err is context.Context's.
-func (st *Stream) Err() error {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.err
-}
-
-type afterFunc struct{ f func() }
-
-// AfterFunc runs f on a goroutine of its own when the call's context ends; package
-// context looks for it, so that contexts made of a Stream need no goroutine to wait.
-func (st *Stream) AfterFunc(f func()) func() bool {
-	a := &afterFunc{f}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.err != nil {
-		go f()
-		return func() bool { return false }
-	}
-	if st.after == nil {
-		st.after = map[*afterFunc]struct{}{}
-	}
-	st.after[a] = struct{}{}
-	return func() bool {
-		st.mu.Lock()
-		defer st.mu.Unlock()
-		_, waiting := st.after[a]
-		delete(st.after, a)
-		return waiting
-	}
-}
-
-// cancel ends the context; the first error counts.
-func (st *Stream) cancel(err error) {
-	st.mu.Lock()
-	if st.err != nil {
-		st.mu.Unlock()
-		return
-	}
-	st.err = err
-	if st.done != nil {
-		close(st.done)
-	}
-	after := st.after
-	st.after = nil
-	if st.timer != nil {
-		st.timer.Stop()
-	}
-	st.mu.Unlock()
-	for a := range after {
-		go a.f()
-	}
-}
-
-// expire is the end of the call's time.
-func (st *Stream) expire() { st.cancel(context.DeadlineExceeded) }
 
 // Method is the call's path, "/package.Service/Method".
 func (st *Stream) Method() string { return st.head.path }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-serve/sluice/gateway/h1"
 	"github.com/sluice-serve/sluice/gateway/listen"
 )
 
@@ -19,6 +21,7 @@ type Config struct {
 	listen.Config            // MaxConnections' default is 16384
 	TLS           listen.TLS // with it HTTP/2 is negotiated by ALPN; the Unix socket speaks no TLS
 
+	Transport         Transport
 	ReadHeaderTimeout time.Duration // for a request's headers; default 10 s
 	IdleTimeout       time.Duration // of a connection between requests; default 10 min
 	// BodyTimeout and MinRate bound how slowly a body may come and a large answer may
@@ -30,7 +33,19 @@ type Config struct {
 	MaxStreams     int // of one HTTP/2 connection at a time; default 256
 }
 
+// Transport is what carries HTTP/1.1 in the clear. Everything else is net/http's.
+type Transport string
+
+// The transports: gateway/h1 of our own, and net/http.
+const (
+	TransportOwn     Transport = "sluice"
+	TransportLibrary Transport = "library"
+)
+
 func (c Config) withDefaults() Config {
+	if c.Transport == "" {
+		c.Transport = TransportOwn
+	}
 	duration := func(d *time.Duration, def time.Duration) {
 		if *d <= 0 {
 			*d = def
@@ -54,11 +69,12 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Server serves an API over net/http: HTTP/1.1 and HTTP/2, in the clear (h2c with prior
-// knowledge) or over TLS. Make it with NewServer, then Listen, Serve, Shutdown.
+// Server serves an API: HTTP/1.1 and HTTP/2, in the clear (h2c with prior knowledge) or
+// over TLS. Make it with NewServer, then Listen, Serve, Shutdown.
 type Server struct {
 	config Config
 	http   *http.Server
+	own    *h1.Server // nil: the library carries everything
 	tls    *tls.Config
 
 	mu        sync.Mutex
@@ -81,7 +97,7 @@ func NewServer(c Config, api *API, log *slog.Logger) *Server {
 	p.SetHTTP1(true)
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
-	return &Server{config: c, http: &http.Server{
+	s := &Server{config: c, http: &http.Server{
 		Handler:           &handler{api: api, timeout: c.BodyTimeout, rate: c.MinRate},
 		ReadHeaderTimeout: c.ReadHeaderTimeout,
 		IdleTimeout:       c.IdleTimeout,
@@ -92,6 +108,11 @@ func NewServer(c Config, api *API, log *slog.Logger) *Server {
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: c.MaxStreams, MaxReadFrameSize: 1 << 20,
 			MaxReceiveBufferPerConnection: 16 << 20, MaxReceiveBufferPerStream: 4 << 20},
 	}}
+	if c.Transport == TransportOwn {
+		s.own = h1.New(h1.Config{MaxHeaderBytes: c.MaxHeaderBytes, ReadHeaderTimeout: c.ReadHeaderTimeout, IdleTimeout: c.IdleTimeout,
+			BodyTimeout: c.BodyTimeout, MinRate: c.MinRate}, &plain{api: api}, log)
+	}
+	return s
 }
 
 // Listen opens the sockets. On an error none stays open.
@@ -150,38 +171,60 @@ func (s *Server) Serve(ctx context.Context) error {
 	base := context.WithoutCancel(ctx)
 	s.http.BaseContext = func(net.Listener) context.Context { return base }
 	s.http.TLSConfig = s.tls
-	stop := context.AfterFunc(ctx, func() { _ = s.http.Close() })
+	stop := context.AfterFunc(ctx, s.close)
 	defer stop()
-	listeners := s.all()
-	failed := make(chan error, len(listeners))
-	for _, l := range listeners {
-		go func() {
-			if l.tls {
-				failed <- s.http.ServeTLS(l.Listener, "", "")
-			} else {
-				failed <- s.http.Serve(l.Listener)
-			}
-		}()
+	failed := make(chan error)
+	serving := 0
+	serve := func(f func() error) {
+		serving++
+		go func() { failed <- f() }()
+	}
+	for _, l := range s.all() {
+		switch {
+		case l.tls:
+			serve(func() error { return s.http.ServeTLS(l.Listener, "", "") })
+		case s.own == nil:
+			serve(func() error { return s.http.Serve(l.Listener) })
+		default:
+			rest := h1.NewHandoff(l.Addr())
+			serve(func() error { return s.own.Serve(l.Listener, rest) })
+			serve(func() error { return s.http.Serve(rest) })
+		}
 	}
 	var first error
-	for range listeners {
+	for range serving {
 		err := <-failed
 		if err != nil && !errors.Is(err, http.ErrServerClosed) && first == nil {
 			first = fmt.Errorf("http: %w", err)
-			_ = s.http.Close() // one listener is lost: end the others too
+			s.close() // one listener is lost: end the others too
 		}
 	}
 	return first
+}
+
+// close ends every connection.
+func (s *Server) close() {
+	_ = s.http.Close() // what goes wrong with a connection that is cut is no news
+	if s.own != nil {
+		s.own.Close()
+	}
 }
 
 // Shutdown stops accepting, tells clients to close (Connection: close, GOAWAY) and
 // waits for the calls in flight. When ctx ends first it cuts them off and returns ctx's
 // error.
 func (s *Server) Shutdown(ctx context.Context) error {
-	err := s.http.Shutdown(ctx)
-	s.closeListeners() // those that Serve never saw
-	if err != nil {
-		_ = s.http.Close() // the error is already known
+	errs := make([]error, 2)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if errs[0] = s.http.Shutdown(ctx); errs[0] != nil {
+			_ = s.http.Close() // the error is already known
+		}
+	})
+	if s.own != nil {
+		wg.Go(func() { errs[1] = s.own.Shutdown(ctx) })
 	}
-	return err
+	wg.Wait()
+	s.closeListeners() // those that Serve never saw
+	return cmp.Or(errs[0], errs[1])
 }

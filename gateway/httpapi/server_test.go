@@ -29,7 +29,21 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// carrier is the transport of this run: every test runs on each.
+var carrier Transport
+
+func TestMain(m *testing.M) {
+	for _, carrier = range []Transport{TransportOwn, TransportLibrary} {
+		fmt.Println("transport:", carrier)
+		if code := m.Run(); code != 0 {
+			os.Exit(code)
+		}
+	}
+	if err := goleak.Find(); err != nil {
+		fmt.Println("goroutines left:", err)
+		os.Exit(1)
+	}
+}
 
 // start serves a fake on what c says and stops with the test.
 func start(t *testing.T, f *fake, c Config) *Server {
@@ -37,6 +51,7 @@ func start(t *testing.T, f *fake, c Config) *Server {
 	if c.Address == "" {
 		c.Address = "127.0.0.1"
 	}
+	c.Transport = carrier
 	s := NewServer(c, newFakeAPI(f, APIConfig{HeaderForward: "^x-fwd"}), nil)
 	if err := s.Listen(t.Context()); err != nil {
 		t.Fatal(err)
@@ -239,7 +254,7 @@ func TestShutdownDrains(t *testing.T) {
 	fmt.Fprintf(c, "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	<-entered
 	stopped := make(chan error, 1)
-	go func() { stopped <- s.http.Shutdown(t.Context()) }()
+	go func() { stopped <- s.Shutdown(t.Context()) }()
 	deadline := time.Now().Add(10 * time.Second)
 	for {
 		var d net.Dialer

@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,7 +37,7 @@ func Open(ctx context.Context, c Config) ([]net.Listener, error) {
 	add := func(l net.Listener, err error) error {
 		if err == nil {
 			if c.MaxConnections > 0 {
-				l = netutil.LimitListener(l, c.MaxConnections)
+				l = limit(l, c.MaxConnections)
 			}
 			open = append(open, l)
 		}

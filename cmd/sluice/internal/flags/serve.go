@@ -168,6 +168,8 @@ func (s *Serve) repository() []flag {
 func (s *Serve) http() []flag {
 	h := &s.Config.HTTP
 	return append(listen("http", &h.Listen, 8000), []flag{
+		{name: "http-transport", arg: "string", def: h.Transport, help: "What carries plain HTTP/1.1: sluice, a transport of our own, or library, net/http.",
+			set: stringInto(&h.Transport)},
 		{name: "http-max-input-size", arg: "integer", def: strconv.FormatInt(h.MaxInputSize, 10),
 			help: "Bytes of JSON in a request, and of a body that is decompressed.", set: intInto(&h.MaxInputSize, 1, math.MaxInt64)},
 		{name: "http-server-cert", arg: "string", help: "PEM file of the certificate; with --http-server-key the port speaks HTTPS.", set: stringInto(&h.TLS.Cert)},

@@ -1,0 +1,420 @@
+package h1
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sluice-serve/sluice/gateway/lifetime"
+	"github.com/sluice-serve/sluice/gateway/listen"
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// phase is what a connection is at, for the watcher.
+type phase int32
+
+const (
+	idle    phase = iota // waits for a request
+	heading              // reads the rest of a head
+	reading              // reads a body
+	serving              // waits for its handler
+	writing
+)
+
+const (
+	firstBuffer = 4 << 10
+	// readBuffer is what the buffer grows to when it was filled.
+	readBuffer = 32 << 10
+	// coalesce is the body size up to which an answer is copied behind its head.
+	coalesce = 16 << 10
+	// gather is how much is kept back for answers to requests that are there already.
+	gather = 64 << 10
+	// maxDiscard is how much of a body that its handler did not read is read away to keep
+	// the connection.
+	maxDiscard = 256 << 10
+)
+
+// conn is one connection. serve is its goroutine.
+type conn struct {
+	s     *Server
+	nc    net.Conn // reads and writes
+	outer net.Conn // is closed, and given away
+	other *Handoff
+	fd    int32 // in the watcher
+
+	buf  []byte // buf[r:w] was read and is not used up
+	r, w int
+	out  []byte // answers not written yet
+	req  Request
+	body Body
+	ans  Answer
+
+	phase atomic.Int32
+	since atomic.Int64 // when the phase began
+	moved atomic.Int64 // bytes in it
+	over  atomic.Bool  // the watcher has ended the body's reading
+
+	mu      sync.Mutex
+	current *lifetime.Context // of the request that is served
+	gone    bool              // the client has left
+	closing bool              // no request after this one
+}
+
+func newConn(s *Server, nc net.Conn, other *Handoff) *conn {
+	c := &conn{s: s, nc: listen.Underneath(nc), outer: nc, other: other, fd: -1}
+	switch a := nc.RemoteAddr().(type) {
+	case *net.TCPAddr:
+		c.req.Remote = a.AddrPort()
+	case *net.UnixAddr:
+		c.req.Unix = true
+	}
+	c.body.c = c
+	c.since.Store(infer.Now())
+	return c
+}
+
+// control gives the descriptor to f.
+func (c *conn) control(f func(fd uintptr)) error {
+	sc, ok := c.nc.(syscall.Conn)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(f)
+}
+
+// enter begins a phase.
+func (c *conn) enter(p phase) {
+	c.since.Store(infer.Now())
+	c.moved.Store(0)
+	c.phase.Store(int32(p))
+}
+
+// serve answers requests until the connection is over or goes to the other server.
+func (c *conn) serve() {
+	c.s.watch.add(c)
+	usual, err := true, error(nil)
+	for err == nil && usual {
+		usual, err = c.one()
+	}
+	c.s.watch.remove(c)
+	if err == nil || err == errDone {
+		if failed := c.flush(); failed == nil && err == nil {
+			c.giveAway()
+			return
+		}
+	}
+	_ = c.outer.Close() // what it still had to say is said or lost
+}
+
+// giveAway lets the other server read everything again from the request on.
+func (c *conn) giveAway() {
+	if err := c.nc.SetDeadline(time.Time{}); err != nil {
+		_ = c.outer.Close() // it is broken
+		return
+	}
+	c.other.give(&replay{Conn: c.outer, read: c.buf[c.r:c.w:c.w]})
+}
+
+// errDone ends a connection in order.
+var errDone = errors.New("h1: the connection is over")
+
+// one reads and answers one request. usual is false where the connection is for the
+// other server; then nothing of the request is used up.
+func (c *conn) one() (usual bool, err error) {
+	if !c.rest() {
+		return true, errDone
+	}
+	head, err := c.head()
+	if err != nil || head == 0 {
+		return false, err
+	}
+	h := parser{req: &c.req}
+	if !h.parse(string(c.buf[c.r : c.r+head])) {
+		return false, nil
+	}
+	c.r += head
+	c.body = Body{c: c, left: h.length, chunked: h.chunked, expect: h.expect}
+	if h.length == 0 && !h.chunked {
+		c.body.done = true
+	}
+	c.req.Body, c.req.Length = &c.body, h.length
+	if h.chunked {
+		c.req.Length = -1
+	}
+	ctx := &lifetime.Context{}
+	c.begin(ctx)
+	c.ans.Status = 0
+	c.s.handler.Serve(ctx, &c.req, &c.ans)
+	ctx.End(context.Canceled)
+	err = c.answer(c.isLast() || h.close)
+	c.ans.Fields, c.ans.Chunks = c.ans.Fields[:0], c.ans.Chunks[:0]
+	return true, err
+}
+
+// rest begins the wait for a request; false: there is to be none.
+func (c *conn) rest() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.enter(idle)
+	return !c.closing
+}
+
+// isLast says that no request follows.
+func (c *conn) isLast() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closing
+}
+
+// begin puts a request into service.
+func (c *conn) begin(ctx *lifetime.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.enter(serving)
+	c.current = ctx
+	if c.gone {
+		ctx.End(context.Canceled)
+	}
+	if c.closing {
+		// hurry may have ended the reading while it was idle
+		_ = c.nc.SetReadDeadline(time.Time{}) // a broken connection shows soon enough
+	}
+}
+
+// left is the watcher's news that the client has gone.
+func (c *conn) left() {
+	c.mu.Lock()
+	c.gone = true
+	ctx := c.current
+	c.mu.Unlock()
+	if ctx != nil {
+		ctx.End(context.Canceled)
+	}
+}
+
+// hurry ends the connection after its request; at once where it has none.
+func (c *conn) hurry() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closing = true
+	if phase(c.phase.Load()) == idle {
+		_ = c.nc.SetReadDeadline(past) // else it is over already
+	}
+}
+
+var past = time.Unix(1, 0)
+
+// cut ends the connection now.
+func (c *conn) cut() {
+	_ = c.outer.Close() // its goroutine sees it
+	c.left()
+}
+
+// check ends what takes too long. A body's reading ends with an error that its handler
+// can still answer.
+func (c *conn) check(now int64) {
+	cfg := &c.s.cfg
+	took, moved := time.Duration(now-c.since.Load()), time.Duration(c.moved.Load()/cfg.MinRate)*time.Second
+	switch phase(c.phase.Load()) {
+	case idle:
+		if took > cfg.IdleTimeout {
+			c.cut()
+		}
+	case heading:
+		if took > cfg.ReadHeaderTimeout {
+			c.cut()
+		}
+	case reading:
+		if took > cfg.BodyTimeout+moved && c.over.CompareAndSwap(false, true) {
+			_ = c.nc.SetReadDeadline(past) // else it is over already
+		}
+	case writing:
+		if took > cfg.BodyTimeout+moved {
+			c.cut()
+		}
+	}
+}
+
+// head waits for a complete head and returns its length; 0: it is too long for this
+// server.
+func (c *conn) head() (int, error) {
+	scanned := 0
+	for {
+		b := c.buf[c.r:c.w]
+		if n := headEnd(b, scanned); n > 0 {
+			return n, nil
+		}
+		if len(b) > 0 && phase(c.phase.Load()) == idle {
+			c.mu.Lock()
+			c.enter(heading)
+			c.mu.Unlock()
+		}
+		if len(b) >= c.s.cfg.MaxHeaderBytes {
+			return 0, nil
+		}
+		scanned = max(len(b)-3, 0)
+		if err := c.fill(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// headEnd is where the empty line behind a head ends; 0: not there yet.
+func headEnd(b []byte, from int) int {
+	for i := from; i+3 < len(b); i++ {
+		if b[i] == '\r' && b[i+1] == '\n' && b[i+2] == '\r' && b[i+3] == '\n' {
+			return i + 4
+		}
+	}
+	return 0
+}
+
+// fill reads more into the buffer, after everything that waits was written.
+func (c *conn) fill() error {
+	if err := c.flush(); err != nil {
+		return err
+	}
+	switch {
+	case c.r == c.w:
+		c.r, c.w = 0, 0
+		if c.buf == nil {
+			c.buf = make([]byte, firstBuffer)
+		}
+	case c.w == len(c.buf) && c.r > 0:
+		c.w = copy(c.buf, c.buf[c.r:c.w])
+		c.r = 0
+	}
+	if c.w == len(c.buf) {
+		grown := make([]byte, max(2*len(c.buf), readBuffer))
+		copy(grown, c.buf[:c.w])
+		c.buf = grown
+	}
+	n, err := c.nc.Read(c.buf[c.w:])
+	c.w += n
+	if n > 0 {
+		return nil
+	}
+	return err
+}
+
+// flush writes the answers that wait.
+func (c *conn) flush() error {
+	if len(c.out) == 0 {
+		return nil
+	}
+	was := phase(c.phase.Load())
+	since := c.since.Load()
+	c.enter(writing)
+	_, err := c.nc.Write(c.out)
+	c.since.Store(since)
+	c.phase.Store(int32(was))
+	c.out = c.out[:0]
+	if cap(c.out) > 2*gather {
+		c.out = nil
+	}
+	return err
+}
+
+// answer writes c.ans, or keeps it for a moment where the next request is there.
+func (c *conn) answer(last bool) error {
+	a := &c.ans
+	discard := !c.body.done
+	if discard && (c.body.failed || c.body.chunked || c.body.expect || c.body.left > maxDiscard) {
+		last = true
+	}
+	c.appendHead(a, last)
+	err := error(nil)
+	if a.Length <= coalesce {
+		for _, chunk := range a.Chunks {
+			c.out = append(c.out, chunk...)
+		}
+		if last || c.r == c.w || len(c.out) > gather || discard {
+			err = c.flush()
+		}
+	} else {
+		err = c.writeLarge(a)
+	}
+	c.s.handler.Written(a)
+	switch {
+	case err != nil:
+		return err
+	case last:
+		c.linger(discard)
+		return errDone
+	case discard:
+		return c.body.discard()
+	}
+	return nil
+}
+
+// writeLarge writes the head and the chunks where they lie.
+func (c *conn) writeLarge(a *Answer) error {
+	c.enter(writing)
+	c.moved.Store(a.Length)
+	bufs := make(net.Buffers, 0, 1+len(a.Chunks))
+	bufs = append(append(bufs, c.out), a.Chunks...)
+	_, err := bufs.WriteTo(c.nc)
+	c.out = c.out[:0]
+	return err
+}
+
+// appendHead adds status line and fields.
+func (c *conn) appendHead(a *Answer, last bool) {
+	b := appendStatus(c.out, a.Status)
+	for i := range a.Fields {
+		b = append(appendClean(b, a.Fields[i].Name), ": "...)
+		b = append(appendClean(b, a.Fields[i].Value), "\r\n"...)
+	}
+	b = append(b, *c.s.date.Load()...)
+	if last {
+		b = append(b, "Connection: close\r\n"...)
+	}
+	b = append(b, "Content-Length: "...)
+	b = strconv.AppendInt(b, a.Length, 10)
+	c.out = append(b, "\r\n\r\n"...)
+}
+
+// appendClean adds a text in which no line may end.
+func appendClean(b []byte, s string) []byte {
+	at := len(b)
+	b = append(b, s...)
+	for i := at; i < len(b); i++ {
+		if b[i] == '\r' || b[i] == '\n' || b[i] == 0 {
+			b[i] = ' '
+		}
+	}
+	return b
+}
+
+// lingerTime is how long a client that is still sending may take to read our last
+// answer: closing at once would reset the connection under it.
+const lingerTime = 500 * time.Millisecond
+
+func (c *conn) linger(unread bool) {
+	half, ok := c.nc.(interface{ CloseWrite() error })
+	if !unread || !ok || half.CloseWrite() != nil {
+		return
+	}
+	if c.nc.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+		return
+	}
+	var sink [4 << 10]byte
+	for range maxDiscard / len(sink) {
+		if _, err := c.nc.Read(sink[:]); err != nil {
+			return
+		}
+	}
+}
+
+// timedOut says that the watcher has ended a read.
+func timedOut(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

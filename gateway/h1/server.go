@@ -1,0 +1,310 @@
+package h1
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// Config bounds a Server. All fields must be set: a zero is a limit of nothing.
+type Config struct {
+	MaxHeaderBytes    int           // of a request's head; above it the connection goes to the other server
+	ReadHeaderTimeout time.Duration // for a head, from its first byte on
+	IdleTimeout       time.Duration // between requests
+	BodyTimeout       time.Duration // a body may take so long, and a second for each MinRate bytes
+	MinRate           int64         // bytes a second
+}
+
+// Handler answers requests.
+type Handler interface {
+	// Serve answers one request, whose Answer is empty. ctx ends when the client has gone.
+	// The request is valid until it returns.
+	Serve(ctx context.Context, r *Request, a *Answer)
+	// Written is called when the answer of a Serve was written or can't be; what stands
+	// under its chunks may then be used again.
+	Written(a *Answer)
+}
+
+// Request is one request as it was sent.
+type Request struct {
+	Method string // GET or POST
+	Path   string // percent-encoded, without the query
+	Fields []Field
+	Body   *Body
+	Length int64 // bytes of the body; -1: unknown
+	Remote netip.AddrPort
+	Unix   bool
+}
+
+// Get is the first value of a field by its name in any case; "" where there is none.
+func (r *Request) Get(name string) string {
+	if i := r.index(name); i >= 0 {
+		return r.Fields[i].Value
+	}
+	return ""
+}
+
+// Has says that there is a field of the name.
+func (r *Request) Has(name string) bool { return r.index(name) >= 0 }
+
+func (r *Request) index(name string) int {
+	for i := range r.Fields {
+		if equalFold(r.Fields[i].Name, name) {
+			return i
+		}
+	}
+	return -1
+}
+
+// Field is one field of a head. Its name is spelled as it was sent.
+type Field struct{ Name, Value string }
+
+// Answer is what a handler says. Content-Length, Date and Connection are the
+// transport's.
+type Answer struct {
+	Status int
+	Fields []Field
+	Chunks [][]byte // the body; they are not copied unless they are small
+	Length int64    // of the chunks together
+	Owner  any      // for the handler
+}
+
+// Server serves connections that come from Listeners.
+type Server struct {
+	cfg     Config
+	handler Handler
+	log     *slog.Logger
+	watch   *watcher // set by the first Serve, under mu
+	serving sync.WaitGroup
+	date    atomic.Pointer[[]byte] // the Date field of this second
+
+	mu        sync.Mutex
+	listeners map[net.Listener]struct{}
+	conns     map[*conn]struct{}
+	stopping  bool
+	empty     chan struct{} // closed when stopping and no connection is left
+}
+
+// New makes a server; nothing runs before Serve.
+func New(cfg Config, handler Handler, log *slog.Logger) *Server {
+	s := &Server{cfg: cfg, handler: handler, log: log, listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{},
+		empty: make(chan struct{})}
+	s.tick(time.Now())
+	return s
+}
+
+// enlist adds a listener and starts the watcher with the first one. False: the server
+// has stopped.
+func (s *Server) enlist(l net.Listener) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return false, nil
+	}
+	if s.watch == nil {
+		w, err := newWatcher(s)
+		if err != nil {
+			return false, err
+		}
+		s.watch = w
+	}
+	s.listeners[l] = struct{}{}
+	return true, nil
+}
+
+// Serve accepts connections until Shutdown or Close, which make it return nil, or until
+// the listener fails. What is not for this server goes to other.
+func (s *Server) Serve(l net.Listener, other *Handoff) error {
+	defer l.Close()
+	if ok, err := s.enlist(l); !ok {
+		return err
+	}
+	for {
+		nc, err := l.Accept()
+		if err == nil {
+			s.start(nc, other)
+			continue
+		}
+		s.mu.Lock()
+		stopping := s.stopping
+		s.mu.Unlock()
+		var transient interface{ Temporary() bool }
+		switch {
+		case stopping:
+			return nil
+		case errors.As(err, &transient) && transient.Temporary():
+			// out of descriptors, as a rule: others will be given back
+			s.log.Warn("HTTP: accept failed", "error", err)
+			pause := time.NewTimer(acceptPause)
+			<-pause.C
+		default:
+			s.mu.Lock()
+			delete(s.listeners, l)
+			s.mu.Unlock()
+			return err
+		}
+	}
+}
+
+// acceptPause is the wait after an accept that failed for want of descriptors.
+const acceptPause = 50 * time.Millisecond
+
+func (s *Server) start(nc net.Conn, other *Handoff) {
+	c := newConn(s, nc, other)
+	s.mu.Lock()
+	if s.stopping {
+		s.mu.Unlock()
+		_ = nc.Close() // nothing was said on it
+		return
+	}
+	s.conns[c] = struct{}{}
+	s.serving.Add(1)
+	s.mu.Unlock()
+	go func() {
+		defer s.serving.Done()
+		c.serve()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.conns, c)
+		s.emptyLocked()
+	}()
+}
+
+func (s *Server) emptyLocked() {
+	if s.stopping && len(s.conns) == 0 {
+		select {
+		case <-s.empty:
+		default:
+			close(s.empty)
+		}
+	}
+}
+
+// Shutdown accepts no connection any more, closes idle ones, and lets the others finish
+// the request they are at, until ctx ends; then it cuts them off and returns ctx's
+// error. No goroutine of the server is left when it returns.
+func (s *Server) Shutdown(ctx context.Context) error {
+	for _, c := range s.stop() {
+		c.hurry()
+	}
+	var err error
+	select {
+	case <-s.empty:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	s.Close()
+	return err
+}
+
+// Close ends everything at once.
+func (s *Server) Close() {
+	for _, c := range s.stop() {
+		c.cut()
+	}
+	s.serving.Wait()
+	s.mu.Lock()
+	w := s.watch
+	s.mu.Unlock()
+	if w != nil {
+		w.close()
+	}
+}
+
+func (s *Server) stop() []*conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopping = true
+	for l := range s.listeners {
+		_ = l.Close() // Accept reports it
+	}
+	s.emptyLocked()
+	return s.connsLocked()
+}
+
+func (s *Server) connsLocked() []*conn {
+	all := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		all = append(all, c)
+	}
+	return all
+}
+
+// tick is the watcher's, once a second: it renews the date and looks for what takes
+// too long.
+func (s *Server) tick(at time.Time) {
+	date := at.UTC().AppendFormat(nil, "Date: Mon, 02 Jan 2006 15:04:05 GMT\r\n")
+	s.date.Store(&date)
+	s.mu.Lock()
+	conns := s.connsLocked()
+	s.mu.Unlock()
+	now := infer.Now()
+	for _, c := range conns {
+		c.check(now)
+	}
+}
+
+// Handoff is a net.Listener for another server, which accepts from it the connections
+// that are not for this one.
+type Handoff struct {
+	addr  net.Addr
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+// NewHandoff makes one that says it listens on addr.
+func NewHandoff(addr net.Addr) *Handoff {
+	return &Handoff{addr: addr, conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+// Accept is net.Listener's.
+func (h *Handoff) Accept() (net.Conn, error) {
+	select {
+	case c := <-h.conns:
+		return c, nil
+	case <-h.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close is net.Listener's.
+func (h *Handoff) Close() error {
+	h.once.Do(func() { close(h.done) })
+	return nil
+}
+
+// Addr is net.Listener's.
+func (h *Handoff) Addr() net.Addr { return h.addr }
+
+// give hands a connection over; it is closed where nobody accepts any more.
+func (h *Handoff) give(nc net.Conn) {
+	select {
+	case h.conns <- nc:
+	case <-h.done:
+		_ = nc.Close() // the other server has stopped
+	}
+}
+
+// replay is a connection of which a part was read already.
+type replay struct {
+	net.Conn
+	read []byte
+}
+
+// Read gives what was read, then reads on.
+func (r *replay) Read(p []byte) (int, error) {
+	if len(r.read) > 0 {
+		n := copy(p, r.read)
+		r.read = r.read[n:]
+		return n, nil
+	}
+	return r.Conn.Read(p)
+}

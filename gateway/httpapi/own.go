@@ -1,0 +1,75 @@
+package httpapi
+
+import (
+	"context"
+	"strconv"
+	"sync"
+
+	"github.com/sluice-serve/sluice/gateway/h1"
+)
+
+// plain carries calls between gateway/h1 and the API.
+type plain struct {
+	api   *API
+	calls sync.Pool // of *plainCall
+}
+
+// plainCall is the transport's part of one call.
+type plainCall struct {
+	Call
+	header plainFields
+	reply  Reply
+}
+
+// Serve is h1.Handler's.
+func (p *plain) Serve(ctx context.Context, r *h1.Request, a *h1.Answer) {
+	c, ok := p.calls.Get().(*plainCall)
+	if !ok {
+		c = &plainCall{}
+	}
+	c.header.r = r
+	c.Call = Call{Method: r.Method, Path: r.Path, Header: &c.header, Body: r.Body, Length: r.Length, Remote: r.Remote, Unix: r.Unix}
+	p.api.Serve(ctx, &c.Call, &c.reply)
+	reply := &c.reply
+	a.Owner, a.Status, a.Chunks, a.Length = c, reply.Status, append(a.Chunks, reply.Chunks...), reply.Length
+	a.Fields = append(a.Fields, h1.Field{Name: "Content-Type", Value: reply.ContentType})
+	if reply.HeaderLength >= 0 {
+		a.Fields = append(a.Fields, h1.Field{Name: "Inference-Header-Content-Length", Value: strconv.FormatInt(reply.HeaderLength, 10)})
+	}
+	for _, f := range reply.Fields {
+		a.Fields = append(a.Fields, h1.Field(f))
+	}
+}
+
+// Written is h1.Handler's.
+func (p *plain) Written(a *h1.Answer) {
+	c, ok := a.Owner.(*plainCall)
+	if !ok {
+		return
+	}
+	a.Owner = nil
+	clear(a.Chunks)
+	c.reply.Release()
+	c.Call, c.header.r = Call{}, nil
+	p.calls.Put(c)
+}
+
+// plainFields shows the fields of a request.
+type plainFields struct{ r *h1.Request }
+
+// Get implements Header.
+func (f *plainFields) Get(name string) string { return f.r.Get(name) }
+
+// Each implements Header.
+func (f *plainFields) Each(visit func(name, value string) bool) {
+	for i, field := range f.r.Fields {
+		if first(f.r.Fields[:i], field.Name) && !visit(field.Name, field.Value) {
+			return
+		}
+	}
+}
+
+func first(before []h1.Field, name string) bool {
+	r := h1.Request{Fields: before}
+	return !r.Has(name)
+}

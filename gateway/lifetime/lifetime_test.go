@@ -1,0 +1,62 @@
+package lifetime
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestEnd(t *testing.T) {
+	var c Context
+	if err := c.Err(); err != nil {
+		t.Fatal(err)
+	}
+	ran := make(chan string, 2)
+	c.AfterFunc(func() { ran <- "after" })
+	stop := c.AfterFunc(func() { ran <- "stopped" })
+	if !stop() || stop() {
+		t.Error("stop: want true, then false")
+	}
+	child, cancel := context.WithCancel(&c)
+	defer cancel()
+	done := c.Done()
+	c.End(context.Canceled)
+	c.End(context.DeadlineExceeded)
+	<-done
+	<-child.Done()
+	if got := <-ran; got != "after" {
+		t.Errorf("ran %q", got)
+	}
+	if c.Err() != context.Canceled {
+		t.Errorf("err %v", c.Err())
+	}
+	c.AfterFunc(func() { ran <- "late" })
+	if got := <-ran; got != "late" {
+		t.Errorf("ran %q", got)
+	}
+}
+
+func TestDoneAfterTheEnd(t *testing.T) {
+	var c Context
+	c.End(context.Canceled)
+	<-c.Done()
+}
+
+func TestDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c Context
+		if _, ok := c.Deadline(); ok {
+			t.Error("a deadline without one")
+		}
+		c.SetTimeout(time.Second)
+		if at, ok := c.Deadline(); !ok || time.Until(at) != time.Second {
+			t.Errorf("deadline %v %v", at, ok)
+		}
+		begin := time.Now()
+		<-c.Done()
+		if c.Err() != context.DeadlineExceeded || time.Since(begin) != time.Second {
+			t.Errorf("%v after %v", c.Err(), time.Since(begin))
+		}
+	})
+}
