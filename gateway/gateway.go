@@ -129,7 +129,7 @@ func (g *Gateway) newScheduler(m *repository.Model, instances []infer.Executor) 
 	if !ok {
 		return nil, infer.Errorf(infer.Internal, "the statistics of '%s' don't observe its scheduler", m.Name)
 	}
-	return g.schedule(m, schedule.Deps{Executors: instances, Memory: g.workers.Memory(),
+	return g.schedule(m, schedule.Deps{Executors: instances, Memory: g.layout(m),
 		Observer: observer, Clock: g.alarm, IDs: &g.batches, Log: g.logger,
 		Steps: steps{g.models, g.pipeline}, States: m.States()})
 }

@@ -37,3 +37,12 @@ func (s steps) Call(ctx context.Context, m schedule.Pinned, req *infer.Request, 
 	}
 	return s.pipeline.Step(ctx, v, req, send)
 }
+
+// layout is the memory for a model's batches. Sequences keep state in theirs, so they
+// name nothing of a worker's own.
+func (g *Gateway) layout(m *repository.Model) schedule.Memory {
+	if m.Config.GetSequenceBatching() != nil {
+		return g.workers.Memory()
+	}
+	return g.workers.Layout()
+}

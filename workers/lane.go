@@ -106,6 +106,9 @@ func (t *mailbox) receive(x *execution) error {
 }
 
 func (t *mailbox) view(_ int, s wire.Segment) ([]byte, error) {
+	if s.Offset&wire.InAnswers != 0 {
+		return t.lane.Responses.View(s.Offset&^wire.InAnswers, s.Length)
+	}
 	return t.lane.Requests.View(s.Offset, s.Length)
 }
 

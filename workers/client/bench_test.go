@@ -75,3 +75,29 @@ func benchmarkExecute(b *testing.B, stream bool, rows int) {
 	b.ReportMetric(float64(worker)*1e4/float64(b.N), "worker-cpu-us/op")
 	b.ReportMetric(float64(gateway)*1e4/float64(b.N), "gateway-cpu-us/op")
 }
+
+// BenchmarkAnswerAsInput is a batch of 1 MiB whose input is what the worker answered
+// before, named where it lies and copied to the request arena.
+func BenchmarkAnswerAsInput(b *testing.B) {
+	w := start(b, Config{Local: []LocalWorker{as("worker")}})
+	s := spec(1, nil)
+	s.Config.Input, s.Config.Output = s.Config.Input[:1], s.Config.Output[:1]
+	v := load(b, w, s)
+	defer unload(b, v)
+	batch, results := newBatch(1, 1<<18)
+	batch.Inputs = batch.Inputs[:1]
+	v.Executor(0).Execute(batch)
+	first := wait(b, results)
+	defer first.Memory.Release()
+	for name, data := range map[string][]byte{"named": first.Outputs[0].Data, "copied": append([]byte(nil), first.Outputs[0].Data...)} {
+		b.Run(name, func(b *testing.B) {
+			batch.Inputs[0].Segments = [][]byte{data}
+			b.SetBytes(int64(len(data)))
+			for b.Loop() {
+				batch.ID++
+				v.Executor(0).Execute(batch)
+				wait(b, results).Memory.Release()
+			}
+		})
+	}
+}

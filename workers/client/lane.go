@@ -77,6 +77,11 @@ func (l *laneLink) place(e *executor, in *infer.BatchInput, d *wire.Input) error
 	for _, s := range in.Segments {
 		off, ok := l.arena.Offset(s)
 		if !ok && len(s) > 0 {
+			if off, ok = l.memory.responses.Offset(s); ok {
+				off |= wire.InAnswers
+			}
+		}
+		if !ok && len(s) > 0 {
 			c, err := l.arena.Alloc(int64(len(s)))
 			if err != nil {
 				return err

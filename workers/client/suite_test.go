@@ -31,6 +31,7 @@ func transports(t *testing.T) map[string]func(t *testing.T) *Workers {
 var suite = map[string]func(t *testing.T, w *Workers){
 	"echo":             testEcho,
 	"in the arena":     testArenaInput,
+	"an answer":        testAnswerAsInput,
 	"segments":         testSegments,
 	"big":              testBig,
 	"one fails":        testOneFails,
@@ -105,6 +106,31 @@ func testArenaInput(t *testing.T, w *Workers) {
 	}
 	v.Executor(0).Execute(b)
 	checkEcho(t, b, wait(t, results))
+}
+
+// What a model answered is the next one's input, where it lies.
+func testAnswerAsInput(t *testing.T, w *Workers) {
+	v := load(t, w, spec(1, nil))
+	defer unload(t, v)
+	w.workers[0].mu.Lock()
+	_, lane := w.workers[0].session.link.(*laneLink)
+	w.workers[0].mu.Unlock()
+	for _, n := range []int{16, 64 << 10} {
+		b, results := newBatch(2, n)
+		v.Executor(0).Execute(b)
+		first := wait(t, results)
+		next, again := newBatch(2, n)
+		for i := range next.Inputs {
+			next.Inputs[i].Segments[0] = first.Outputs[i].Data
+			data := first.Outputs[i].Data
+			if held := w.Layout().Holds(data); held != (lane && len(data) >= nameFrom) {
+				t.Errorf("%d bytes: held %v", len(data), held)
+			}
+		}
+		v.Executor(0).Execute(next)
+		checkEcho(t, next, wait(t, again))
+		first.Memory.Release()
+	}
 }
 
 func testSegments(t *testing.T, w *Workers) {

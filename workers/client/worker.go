@@ -12,12 +12,13 @@ import (
 
 // worker is one configured worker, through all of its lives.
 type worker struct {
-	owner *Workers
-	name  string
-	local *LocalWorker  // one of the two is set
-	far   *RemoteWorker // of another host
-	log   *slog.Logger
-	alone chan struct{} // holds one token: versions under which it died load one at a time
+	owner   *Workers
+	name    string
+	local   *LocalWorker  // one of the two is set
+	far     *RemoteWorker // of another host
+	log     *slog.Logger
+	answers span          // of a local worker: the memory that it answers into
+	alone   chan struct{} // holds one token: versions under which it died load one at a time
 
 	mu       sync.Mutex
 	session  *session                // guarded by mu: nil while it is down
@@ -142,6 +143,9 @@ func (w *worker) begin(s *session) []*group {
 		w.restarts++
 	}
 	w.session, w.hello, w.since = s, s.hello, time.Now()
+	if s.memory != nil {
+		w.answers.set(s.memory.responses)
+	}
 	w.announceLocked()
 	return w.groupsLocked()
 }

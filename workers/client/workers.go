@@ -168,6 +168,10 @@ func (w *Workers) kill() {
 // memory where all workers are remote.
 func (w *Workers) Memory() *shm.Arena { return w.memory }
 
+// Layout is Memory for schedulers, whose batches may also name, in place of a copy, what
+// the worker has answered: see Layout.
+func (w *Workers) Layout() *Layout { return &Layout{Arena: w.memory, w: w} }
+
 // Ready says that every worker is up.
 func (w *Workers) Ready() bool {
 	for _, k := range w.workers {

@@ -3,10 +3,15 @@ package wire
 import "github.com/sluice-serve/sluice/infer"
 
 // Segment is a range of bytes in an arena or in the bytes behind the descriptor.
+// One of a batch whose Offset has InAnswers added lies in the response arena of the worker
+// that gets it: what one of its models answered is the next one's input.
 type Segment struct {
 	Offset int64
 	Length int64
 }
+
+// InAnswers marks the Offset of a segment in the response arena. No arena is that large.
+const InAnswers = int64(1) << 62
 
 // Batch is an execution order for one instance.
 type Batch struct {
