@@ -93,6 +93,22 @@ func (m measured) done() []*worker.MemoryUsage {
 	return usage
 }
 
+// took is the memory of a load: where it made the backend's model, what it measured;
+// where it shares it, that of the first load too.
+func (m *model) took(memory []*worker.MemoryUsage) []*worker.MemoryUsage {
+	s, ok := m.loaded.(*shared)
+	switch {
+	case !ok: // it failed
+	case s.memory == nil:
+		s.memory = memory
+	default:
+		for i := range memory {
+			memory[i].ByteSize += s.memory[i].ByteSize
+		}
+	}
+	return memory
+}
+
 // deviceBytes is the memory in use on the worker's GPU, by whomever; 0 where it can't be
 // read.
 func (w *Worker) deviceBytes() int64 {

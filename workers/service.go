@@ -107,7 +107,7 @@ func (s *service) Load(ctx context.Context, r *worker.LoadRequest) (*worker.Load
 	}
 	measured := s.worker.measure()
 	m.err = m.load(ctx, s.worker, c, r)
-	memory := measured.done()
+	memory := m.took(measured.done())
 	close(m.ready)
 	if m.err != nil {
 		c.remove(m)

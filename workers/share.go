@@ -3,6 +3,7 @@ package workers
 import (
 	"sync/atomic"
 
+	"github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/backend"
 )
 
@@ -11,6 +12,8 @@ import (
 type shared struct {
 	backend.Model
 	users atomic.Int32
+
+	memory []*worker.MemoryUsage // what its first load took; set before that is ready
 }
 
 func share(m backend.Model) *shared {
