@@ -178,7 +178,8 @@ func (r *inputReader) data() error {
 		return r.s.Skip()
 	}
 	limit := want
-	if in.datatype == infer.Bytes {
+	shapeless := in.dims.from == in.dims.to // no model takes that, and says so itself
+	if in.datatype == infer.Bytes || shapeless {
 		limit = math.MaxInt64
 	}
 	from := len(r.scratch)
@@ -192,7 +193,7 @@ func (r *inputReader) data() error {
 		}
 		return err
 	}
-	if n != want && in.datatype != infer.Bytes {
+	if n != want && in.datatype != infer.Bytes && !shapeless {
 		in.faults[slotData] = infer.Errorf(infer.Internal, "Unable to parse 'data': Shape does not match true shape of 'data' field")
 	}
 	return nil
