@@ -54,6 +54,9 @@ func validate(spec backend.Spec, s *ort.Session) error {
 		return err
 	}
 	v := validator{spec.Name, spec.Config, int(spec.Config.GetMaxBatchSize())}
+	if err := v.sequence(s); err != nil {
+		return err
+	}
 	if err := v.inputCount(s); err != nil {
 		return err
 	}
