@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"strconv"
 
 	"github.com/sluice-serve/sluice/gateway/pipeline"
 	"github.com/sluice-serve/sluice/gateway/repository"
@@ -14,15 +13,12 @@ import (
 type steps struct {
 	models   *repository.Repository
 	pipeline *pipeline.Pipeline
+	own      string // the ensemble's namespace
 }
 
 // Pin fits schedule.Steps.
 func (s steps) Pin(ctx context.Context, model *schedule.StepModel) (schedule.Pinned, error) {
-	version := ""
-	if model.Version >= 0 {
-		version = strconv.FormatInt(model.Version, 10)
-	}
-	m, err := s.models.Acquire(ctx, model.Name, version)
+	m, err := s.models.AcquireStep(ctx, s.own, repository.Need(*model))
 	if err != nil {
 		return nil, err
 	}

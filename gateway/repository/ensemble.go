@@ -230,6 +230,9 @@ func (r *Repository) needsOf(ctx context.Context, v *view, at key) []Need {
 	return nil
 }
 
+// Namespace is the repository that the model lies in, "" where namespaces are off.
+func (m *Model) Namespace() string { return m.namespace }
+
 // Fit is the shape in which an ensemble gives a tensor to an input: see schedule.Pinned.
 func (m *Model) Fit(input string, batched bool, shape []int64) []int64 {
 	at, ok := m.inputAt[input]
