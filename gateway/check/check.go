@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/sluice-serve/sluice/gateway/modelconfig"
+	"github.com/sluice-serve/sluice/gateway/ratelimit"
 	"github.com/sluice-serve/sluice/gateway/repository"
 	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
 )
@@ -76,6 +77,7 @@ func (s *Server) Check(ctx context.Context, cfg repository.Config, w repository.
 		r.Repositories = append(r.Repositories, "no model folders in "+strings.Join(cfg.Paths, ", "))
 	}
 	known := map[string]*configpb.ModelConfig{} // completed, of models without faults
+	limiter := ratelimit.New(s.Resources)
 	for _, f := range folders {
 		m := Model{Name: f.Name, Dir: f.Dir}
 		if err := ctx.Err(); err != nil {
@@ -84,6 +86,11 @@ func (s *Server) Check(ctx context.Context, cfg repository.Config, w repository.
 			if done := m.check(ctx, f, &cfg, w); done != nil {
 				if s.Agents != nil {
 					m.fault(s.Agents(ctx, f.Name, f.Dir, done))
+				}
+				if s.RateLimit {
+					// as at a load: with what the models before it have taken for themselves
+					_, err := limiter.Register(ratelimit.Instances(done))
+					m.fault(err)
 				}
 				m.Explained = Explain(done, *s)
 				known[f.Name] = done

@@ -93,3 +93,17 @@ func TestExplainedInReport(t *testing.T) {
 		t.Errorf("a config with a fault is explained:\n%s", got)
 	}
 }
+
+// A model that needs more of a resource than there is would not be loaded.
+func TestTooLittleOfAResource(t *testing.T) {
+	files := map[string]string{
+		"a/config.pbtxt": `platform: "onnxruntime_onnx" instance_group { kind: KIND_CPU rate_limiter { resources { name: "R" count: 3 } } }`, "a/1/model.onnx": "",
+	}
+	for most, ok := range map[int64]bool{2: false, 3: true} {
+		s := &Server{RateLimit: true, Resources: []ratelimit.Resource{{Name: "R", Count: most, Device: ratelimit.Every}}}
+		r := s.Check(t.Context(), repository.Config{Paths: []string{tree(t, files)}}, workers{})
+		if r.OK() != ok {
+			t.Errorf("%d there: got\n%s", most, text(t, r))
+		}
+	}
+}
