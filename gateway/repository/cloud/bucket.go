@@ -69,6 +69,7 @@ func (b *Bucket) object(path string, o *blob.ListObject) object {
 type listing struct {
 	models map[string][]object
 	faults map[string]error // models that can't be files of this machine
+	keys   int              // all that were listed
 }
 
 // maxObjects bounds a repository's objects.
@@ -93,6 +94,7 @@ func (b *Bucket) list(ctx context.Context, l Location, model string, stall time.
 			return nil, because(ctx, err)
 		}
 		beat()
+		out.keys++
 		if n == maxObjects {
 			return nil, fmt.Errorf("%s holds more than %d objects", l, maxObjects)
 		}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,6 +25,9 @@ type objects struct {
 	checked map[string]bool // mu; objects whose bytes this process has compared with their name
 }
 
+// openObjects makes the cache folder where it is not there. In a folder that others may
+// write, as those that are mounted into containers often are, the cache is a folder of
+// this user's own: whoever could put files there would be served.
 func openObjects(dir string) (*objects, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -33,12 +37,31 @@ func openObjects(dir string) (*objects, error) {
 		return nil, err
 	}
 	if info.Mode().Perm()&0o022 != 0 {
-		return nil, fmt.Errorf("others may write the cloud cache folder '%s' (mode %04o): whoever can put files there is served", dir, info.Mode().Perm())
+		dir = filepath.Join(dir, "sluice-cloud")
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+		if err := own(dir); err != nil {
+			return nil, err
+		}
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "objects"), 0o700); err != nil {
 		return nil, err
 	}
 	return &objects{dir: dir, checked: map[string]bool{}}, nil
+}
+
+// own says whether dir is a folder of this user that nobody else may write.
+func own(dir string) error {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.IsDir() || info.Mode().Perm()&0o022 != 0 || int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("others could have put files into '%s'; they would be served", dir)
+	}
+	return nil
 }
 
 func (o *objects) path(sum string) string { return filepath.Join(o.dir, "objects", sum[:2], sum) }

@@ -527,13 +527,43 @@ func TestReplacedTreesGo(t *testing.T) {
 	}
 }
 
+// In a folder that others may write the cache is a folder of its own, unless that is
+// another's.
 func TestFolderOthersMayWrite(t *testing.T) {
 	r := newRig(t)
+	want := r.demo()
 	must(t, os.MkdirAll(r.cache, 0o700))
 	must(t, os.Chmod(r.cache, 0o777))
-	if _, err := r.store().Sync(t.Context(), path, ""); err == nil || !strings.Contains(err.Error(), "others may write the cloud cache folder") {
+	s := r.store()
+	r.want(r.sync(s), want)
+	must(t, s.Close(t.Context()))
+	inner := filepath.Join(r.cache, "sluice-cloud")
+	if info, err := os.Stat(inner); err != nil || info.Mode().Perm() != 0o700 {
+		t.Fatalf("got %v, %v", info, err)
+	}
+	must(t, os.Chmod(inner, 0o770))
+	if _, err := r.store().Sync(t.Context(), path, ""); err == nil || !strings.Contains(err.Error(), "others could have put files into '"+inner+"'") {
 		t.Errorf("got %v", err)
 	}
+	must(t, os.RemoveAll(inner))
+	must(t, os.Symlink(t.TempDir(), inner))
+	if _, err := r.store().Sync(t.Context(), path, ""); err == nil || !strings.Contains(err.Error(), "others could have put files into") {
+		t.Errorf("a link: got %v", err)
+	}
+}
+
+func TestNothingUnderPath(t *testing.T) {
+	r := newRig(t)
+	r.demo()
+	if _, err := r.store().Sync(t.Context(), "s3://bucket/modles", ""); err == nil || err.Error() != "failed to poll model repository 's3://bucket/modles': there is nothing under this path" {
+		t.Errorf("got %v", err)
+	}
+	s := r.store()
+	r.sync(s)
+	for key := range r.data {
+		r.remove(key)
+	}
+	r.want(r.sync(s), nil) // emptied on purpose
 }
 
 func TestDirectory(t *testing.T) {

@@ -21,9 +21,12 @@ func (r *repository) sync(ctx context.Context, model string) error {
 		return err
 	}
 	found, err := r.list(ctx, model)
-	if err != nil {
+	switch {
+	case err != nil:
 		err = r.offline(ctx, model, err)
-	} else {
+	case found.keys == 0 && model == "" && len(r.manifest.Models) == 0: // more likely a slip than a repository
+		err = fmt.Errorf("failed to poll model repository '%s': there is nothing under this path", r.location)
+	default:
 		r.online()
 		err = r.apply(ctx, model, found)
 	}
