@@ -46,8 +46,8 @@ func (a *API) purge(ctx context.Context, call *Call, reply *Reply) error {
 			*into = string(text)
 			return err
 		})
-		if err != nil {
-			return err
+		if err != nil { // the original says Internal of what is no JSON; this call is ours
+			return infer.Errorf(infer.InvalidArg, "%w", err)
 		}
 	}
 	n, err := a.control.PurgeCache(ctx, model, version, tag)
