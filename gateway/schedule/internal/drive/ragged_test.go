@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 
 	"github.com/sluice-serve/sluice/gateway/schedule"
+	"github.com/sluice-serve/sluice/gateway/schedule/direct"
 	"github.com/sluice-serve/sluice/gateway/schedule/dynamic"
 	"github.com/sluice-serve/sluice/gateway/schedule/ragged"
 	"github.com/sluice-serve/sluice/infer"
@@ -117,5 +119,40 @@ func TestRaggedRequestIsRefusedAlone(t *testing.T) {
 	}
 	if f.ids() != "[]" {
 		t.Errorf("batches are %s, want none", f.ids())
+	}
+}
+
+// Without batch dimension a batch is one request, and its output still gets its shape.
+func TestRaggedWithoutBatchDimension(t *testing.T) {
+	cfg := &modelconfig.ModelConfig{}
+	config := strings.Replace(strings.Replace(raggedConfig, "max_batch_size: 8", "", 1), "dims: [-1] }\nbatch_input", "dims: [2, -1] }\nbatch_input", 1)
+	if err := prototext.Unmarshal([]byte(config), cfg); err != nil {
+		t.Fatal(err)
+	}
+	var seen string
+	f := &fake{executed: func(b *infer.Batch) {
+		seen = fmt.Sprint(b.Rows, b.Inputs[0].Shape, b.Inputs[0].Extents, b.Inputs[2].Segments)
+		go b.Deliver(&infer.Result{Outputs: []infer.Tensor{{Name: "Y", Datatype: infer.Int8, Shape: []int64{6}, Data: []byte("ABCDEF")},
+			{Name: "Z", Datatype: infer.Int8, Shape: []int64{1}, Data: []byte("z")}}})
+	}}
+	s, err := direct.New(direct.Config{Model: schedule.Model{Name: "m", Version: 3, Inputs: []string{"R", "S"}, Ragged: ragged.FromConfig(cfg)}},
+		deps(newMemory(1<<20), nil, f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := raggedRequest("a", "abcdef", "xy")
+	req.Inputs[1].Shape = []int64{2, 3}
+	var got string
+	err = s.Do(t.Context(), req, func(r *infer.Response) error {
+		for _, o := range r.Outputs {
+			got += fmt.Sprintf("%s%v%s ", o.Name, o.Shape, o.Data)
+		}
+		return nil
+	})
+	if want := "Y[2 3]ABCDEF Z[1]z "; err != nil || got != want {
+		t.Errorf("got %s, %v, want %s", got, err, want)
+	}
+	if want := "0 [6] [[2 3]] [[6 0 0 0]]"; seen != want {
+		t.Errorf("the batch is %s, want %s", seen, want)
 	}
 }
