@@ -36,27 +36,36 @@ func (r *repository) sync(ctx context.Context, model string) error {
 	return errors.Join(err, r.sweep(), r.collect())
 }
 
-// list asks the cloud what there is. A bucket that failed is opened anew the next time,
-// with the credentials of then.
+// list asks the cloud what there is. After a failure the bucket is opened anew, with the
+// credentials of then; one that was opened before is, even if it says that they are not
+// good any more.
 func (r *repository) list(ctx context.Context, model string) (found *listing, err error) {
-	err = again(ctx, r.cfg.Tries, r.cfg.Pause, func() error {
-		if r.open == nil {
-			credential, err := FindCredential(r.path, r.location.Scheme, r.cfg.Env)
-			if err != nil {
-				return err
-			}
-			if r.open, err = r.cfg.Open(ctx, r.location, credential); err != nil {
-				return err
-			}
-		}
-		found, err = r.open.list(ctx, r.location, model, r.cfg.Stall)
+	old := r.open != nil
+	try := func() error {
+		found, err = r.listOnce(ctx, model)
 		return err
-	})
+	}
+	if err = again(ctx, r.cfg.Tries, r.cfg.Pause, try); err != nil && old && !passing(ctx, err) && ctx.Err() == nil {
+		err = again(ctx, r.cfg.Tries, r.cfg.Pause, try)
+	}
+	return found, err
+}
+
+func (r *repository) listOnce(ctx context.Context, model string) (*listing, error) {
+	if r.open == nil {
+		credential, err := FindCredential(r.path, r.location.Scheme, r.cfg.Env)
+		if err != nil {
+			return nil, err
+		}
+		if r.open, err = r.cfg.Open(ctx, r.location, credential); err != nil {
+			return nil, err
+		}
+	}
+	found, err := r.open.list(ctx, r.location, model, r.cfg.Stall)
 	if err != nil {
 		r.closeBucket()
-		return nil, err
 	}
-	return found, nil
+	return found, err
 }
 
 func (r *repository) online() {
