@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-serve/sluice/cache"
 	"github.com/sluice-serve/sluice/gateway/modelconfig"
 	"github.com/sluice-serve/sluice/gateway/ratelimit"
 	"github.com/sluice-serve/sluice/gateway/repository"
@@ -87,6 +88,7 @@ func (s *Server) Check(ctx context.Context, cfg repository.Config, w repository.
 				if s.Agents != nil {
 					m.fault(s.Agents(ctx, f.Name, f.Dir, done))
 				}
+				m.fault(s.timeToLive(done))
 				if s.RateLimit {
 					// as at a load: with what the models before it have taken for themselves
 					_, err := limiter.Register(ratelimit.Instances(done))
@@ -145,6 +147,18 @@ func (m *Model) check(ctx context.Context, f repository.Folder, cfg *repository.
 		done = v.Spec.Config
 	}
 	return done
+}
+
+// timeToLive is the error that a load would end with for the parameter's sake.
+func (s *Server) timeToLive(cfg *configpb.ModelConfig) error {
+	ttl, ok := cfg.GetParameters()[repository.CacheTTLParameter]
+	if !ok || !s.Cache || !cfg.GetResponseCache().GetEnable() {
+		return nil
+	}
+	if _, err := cache.ParseTTL(ttl.GetStringValue()); err != nil {
+		return wrap("parameters", fmt.Sprintf("parameter '%s' for %s: %v", repository.CacheTTLParameter, cfg.GetName(), err))
+	}
+	return nil
 }
 
 // wrap is a fault as an error.

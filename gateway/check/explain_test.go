@@ -107,3 +107,17 @@ func TestTooLittleOfAResource(t *testing.T) {
 		}
 	}
 }
+
+// A time to live that is none is a fault where there is a cache, as at a load.
+func TestTimeToLive(t *testing.T) {
+	const config = `platform: "onnxruntime_onnx" response_cache { enable: true } parameters { key: "response_cache_ttl" value { string_value: "VALUE" } }`
+	for value, ok := range map[string]bool{"soon": false, "30": true, "1h30m": true} {
+		files := map[string]string{"a/config.pbtxt": strings.ReplaceAll(config, "VALUE", value), "a/1/model.onnx": ""}
+		for _, on := range []bool{false, true} {
+			r := (&Server{Cache: on}).Check(t.Context(), repository.Config{Paths: []string{tree(t, files)}}, workers{})
+			if r.OK() != (ok || !on) {
+				t.Errorf("%s, cache %v: got\n%s", value, on, text(t, r))
+			}
+		}
+	}
+}
