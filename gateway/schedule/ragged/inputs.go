@@ -29,23 +29,34 @@ func (p *Plan) Check(req *infer.Request) error {
 }
 
 func (c *computed) check(req *infer.Request) error {
-	one := [1]*infer.Request{req}
 	t := find(req, c.source)
-	if t == nil {
+	if t == nil || len(t.Shape) == 0 {
 		return nil
 	}
 	if c.kind == modelconfig.BatchInput_BATCH_ITEM_SHAPE || c.kind == modelconfig.BatchInput_BATCH_ITEM_SHAPE_FLATTEN {
-		for _, d := range t.Shape[min(1, len(t.Shape)):] {
+		for _, d := range t.Shape[1:] {
 			if d > maxCount {
 				return infer.Errorf(infer.InvalidArg, "%sinput '%s' of shape %v has a dimension that is more than '%s' can tell", req.Prefix(),
 					c.source, t.Shape, c.name())
 			}
 		}
+		if rank := int64(len(t.Shape) - 1); rank > 0 && t.Shape[0] > maxItems/rank {
+			return infer.Errorf(infer.InvalidArg, "%sinput '%s' of shape %v has more rows than '%s' can tell", req.Prefix(), c.source, t.Shape, c.name())
+		}
+		return nil
 	}
-	if _, _, err := c.compute(one[:]); err != nil {
+	n, err := c.count(req)
+	if err == nil && c.datatype == infer.Int32 && n > maxCount {
+		err = c.tooMany()
+	}
+	if err != nil {
 		return infer.Errorf(infer.InvalidArg, "%s%w", req.Prefix(), err)
 	}
 	return nil
+}
+
+func (c *computed) tooMany() error {
+	return infer.Errorf(infer.InvalidArg, "input '%s' has more elements than the %d that '%s' can count", c.source, maxCount, c.name())
 }
 
 // Gather lays out an input of a batch from the requests that have it, each request's
@@ -159,8 +170,7 @@ func (c *computed) compute(requests []*infer.Request) (shape []int64, data []byt
 			return nil, nil, err
 		}
 		if sum += n; !v.fp && sum > maxCount {
-			return nil, nil, infer.Errorf(infer.InvalidArg, "input '%s': the batch's elements are more than the %d that '%s' can count",
-				c.source, maxCount, c.name())
+			return nil, nil, c.tooMany()
 		}
 		most = max(most, n)
 		switch c.kind {

@@ -107,7 +107,7 @@ func TestCountsThatDoNotFit(t *testing.T) {
 	}{
 		{"dimension", "BATCH_ITEM_SHAPE", empty(1, 1<<40, 0), "more than 'A' can tell"},
 		{"rows", "BATCH_ITEM_SHAPE_FLATTEN", empty(1<<40, 0), "more rows than 'A' can tell"},
-		{"elements", "BATCH_ELEMENT_COUNT", empty(1, 1<<31), "more than the 2147483647 that 'A' can count"},
+		{"elements", "BATCH_ELEMENT_COUNT", empty(1, 1<<31), "more elements than the 2147483647 that 'A' can count"},
 		{"fits", "BATCH_ITEM_SHAPE", empty(1, 1<<31-1, 0), ""},
 	}
 	for _, tc := range tests {
