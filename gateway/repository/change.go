@@ -250,7 +250,9 @@ func (c *change) refuse(err error) error {
 		e.tried = c.tried
 		if len(c.serving) > 0 {
 			for n := range c.serving {
-				e.versions[n].reason = reason(err)
+				if c.call.empty() { // else the caller alone did wrong, and is told
+					e.versions[n].reason = reason(err)
+				}
 			}
 			return
 		}
@@ -313,7 +315,9 @@ func (c *change) note(e *entry, give bool) {
 			e.versions[n] = &version{state: Unavailable, reason: reason(err)}
 			continue
 		}
-		v.reason = reason(err)
+		if c.call.empty() {
+			v.reason = reason(err)
+		}
 	}
 	if !give {
 		return

@@ -64,6 +64,10 @@ func (r *Repository) loadNamed(ctx context.Context, names []string) error {
 	var folders []Folder
 	var errs []error
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
+		if name == "" { // which would be all to find
+			errs = append(errs, &LoadError{Name: name, Err: errNoModel})
+			continue
+		}
 		found, _, err := r.find(ctx, name)
 		if len(found) == 0 {
 			err = errors.Join(err, &LoadError{Name: name, Err: errNoModel})

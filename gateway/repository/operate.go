@@ -55,6 +55,9 @@ func (r *Repository) Load(ctx context.Context, name string, call *Override) erro
 
 // targets are the folders that a load call means.
 func (r *Repository) targets(ctx context.Context, name string, call *Override) ([]Folder, error) {
+	if name == "" { // which would be all to find
+		return nil, &LoadError{Name: name, Err: errNoModel}
+	}
 	folders, _, err := r.find(ctx, name)
 	switch {
 	case len(call.Files) > 0:

@@ -131,6 +131,7 @@ func TestFailedLoads(t *testing.T) {
 		"text/config.pbtxt": "max_batchsize: 2", "text/1/": ""})
 	load := func(name string) error { return r.Load(t.Context(), name, &Override{}) }
 	fails(t, load("nope"), infer.Internal, "failed to load 'nope', failed to poll from model repository")
+	fails(t, load(""), infer.Internal, "failed to load '', failed to poll from model repository")
 	fails(t, load("../m"), infer.Internal, "failed to load '../m', failed to poll from model repository")
 	fails(t, load("none"), infer.InvalidArg, "load failed for model 'none': at least one version must be available under the version policy of model 'none'\n")
 	if err := load("text"); infer.CodeOf(err) != infer.Internal || !strings.HasPrefix(err.Error(), "failed to load 'text', failed to poll from model repository: text/config.pbtxt:1:1: ") {

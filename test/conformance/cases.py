@@ -124,6 +124,11 @@ HTTP = {
     "index, no JSON": ("/v2/repository/index", b"{", {}),
     "load": ("/v2/repository/models/plain/load", b"", {}),
     "unload": ("/v2/repository/models/plain/unload", b"", {}),
+    "load, unknown parameter": ("/v2/repository/models/plain/load", b'{"parameters":{"zz":"1"}}', {}),
+    "load, no JSON": ("/v2/repository/models/plain/load", b"garbage", {}),
+    "load of another repository": ("/v2/repository/x/models/plain/load", b"", {}),
+    "infer, shape []": (INT32, infer(tensor(shape=(), data=())), {}),
+    "infer, shape [] with one element": (INT32, infer(tensor(shape=(), data=(1,))), {}),
     "infer by GET": (INT32, None, {}),
     "infer": (INT32, infer(tensor()), {}),
     "infer, version 1": ("/v2/models/identity_int32/versions/1/infer", infer(tensor()), {}),
@@ -333,6 +338,12 @@ GRPC = {
     "trace settings, set and cleared 4": ("TraceSetting", {"settings": {"log_frequency": {}}, "model_name": "plain"}),
     "load": ("RepositoryModelLoad", {"modelName": "plain"}),
     "unload": ("RepositoryModelUnload", {"modelName": "plain"}),
+    "load, unknown parameter": ("RepositoryModelLoad", {"modelName": "plain", "parameters": {"zz": {"string_param": "x"}}}),
+    "load, config no string": ("RepositoryModelLoad", {"modelName": "plain", "parameters": {"config": {"int64_param": 1}}}),
+    "load, file no bytes": ("RepositoryModelLoad", {"modelName": "plain", "parameters": {"file:1/x": {"string_param": "x"}}}),
+    "load of another repository": ("RepositoryModelLoad", {"repositoryName": "x", "modelName": "plain"}),
+    "unload of another repository": ("RepositoryModelUnload", {"repositoryName": "x", "modelName": "plain"}),
+    "unload, dependents no bool": ("RepositoryModelUnload", {"modelName": "plain", "parameters": {"unload_dependents": {"string_param": "x"}}}),
     "infer": model_infer(),
     "infer with an id": model_infer(id="r1"),
     "infer, typed": model_infer(typed("intContents", [1, 2, 3, 4]), raw=()),
@@ -396,6 +407,63 @@ GRPC = {
         "shared_memory_region": {"stringParam": "r"}, "shared_memory_byte_size": {"int64Param": 16}}}, raw=()),
 }
 
+
+def load(model, **parameters):
+    return f"/v2/repository/models/{model}/load", json.dumps({"parameters": parameters}).encode() if parameters else b"", {}
+
+
+def unload(model, **parameters):
+    return f"/v2/repository/models/{model}/unload", json.dumps({"parameters": parameters}).encode() if parameters else b"", {}
+
+
+PLAIN_READY = "/v2/models/plain/ready", None, {}
+INDEX = "/v2/repository/index", b"", {}
+
+# In this order, on a server of its own in the control mode explicit: (HTTP case) or (rpc, request).
+CONTROL = {
+    "index at the start": INDEX,
+    "server ready, nothing loaded": ("/v2/health/ready", None, {}),
+    "model ready, not loaded": PLAIN_READY,
+    "metadata, not loaded": ("/v2/models/plain", None, {}),
+    "statistics, not loaded": ("/v2/models/plain/stats", None, {}),
+    "load an unknown model": load("nope"),
+    "load an unknown model over gRPC": ("RepositoryModelLoad", {"modelName": "nope"}),
+    "load nothing over gRPC": ("RepositoryModelLoad", {}),
+    "load": load("plain"),
+    "model ready, loaded": PLAIN_READY,
+    "load again": load("plain"),
+    "load, an empty object": ("/v2/repository/models/plain/load", b"{}", {}),
+    "load, an array": ("/v2/repository/models/plain/load", b"[]", {}),
+    "load, another member": ("/v2/repository/models/plain/load", b'{"zz":1}', {}),
+    "load, no parameters": ("/v2/repository/models/plain/load", b'{"parameters":{}}', {}),
+    "load, parameters an array": ("/v2/repository/models/plain/load", b'{"parameters":[]}', {}),
+    "load, parameters null": ("/v2/repository/models/plain/load", b'{"parameters":null}', {}),
+    "load, config a number": load("plain", config=1),
+    "load, a parameter that is not there": load("plain", zz="1"),
+    "load, a parameter that is not there, a flag": load("plain", zz=True),
+    "load, unload_dependents": load("plain", unload_dependents=True),
+    "load, config is no JSON": load("plain", config="{"),
+    "load, config of another model": load("plain", config='{"name":"other"}'),
+    "load, config with an unknown field": load("plain", config='{"nofield":1}'),
+    "load, config with a wrong value": load("plain", config='{"max_batch_size":-1}'),
+    "load, a file without config": load("plain", **{"file:1/model.py": "AAAA"}),
+    "load, a file without config over gRPC": ("RepositoryModelLoad", {"modelName": "plain", "parameters": {"file:1/x": {"bytes_param": "AAAA"}}}),
+    "model ready after faults": PLAIN_READY,
+    "ready index": ("/v2/repository/index", b'{"ready":true}', {}),
+    "unload an unknown model": unload("nope"),
+    "unload nothing over gRPC": ("RepositoryModelUnload", {}),
+    "unload": unload("plain"),
+    "unload again": unload("plain", unload_dependents=True),
+    "model ready, unloaded": PLAIN_READY,
+    "metadata, unloaded": ("/v2/models/plain", None, {}),
+    "infer, unloaded": ("/v2/models/plain/infer", b"{}", {}),
+    "infer over gRPC, unloaded": ("ModelInfer", {"modelName": "plain"}),
+    "ready index, unloaded": ("/v2/repository/index", b'{"ready":true}', {}),
+    "unload over gRPC, another parameter": ("RepositoryModelUnload", {"modelName": "plain", "parameters": {"zz": {"string_param": "x"}}}),
+    "load over gRPC": ("RepositoryModelLoad", {"modelName": "plain"}),
+    "unload over gRPC with dependents": ("RepositoryModelUnload", {"modelName": "plain", "parameters": {"unload_dependents": {"bool_param": True}}}),
+}
+
 # What we answer otherwise, and why: (reason, statuses or codes that are right, pattern of the error's text).
 INTACT = "the original wraps numbers that the datatype can't hold: never change what was sent"
 LATER = "comes in a later version; until then it says so"
@@ -425,8 +493,7 @@ OURS = {
         "trace settings, count -2": ("a blank that gRPC has and HTTP has not", {400}, "Unable to parse 'trace_count'. Expecting value >= -1, got: -2"),
         "index, no JSON": (PARSER, {500}, "^failed to parse the request JSON buffer: "),
         "logging, wrong format": ("a wrong value is no unavailability", {400, 503}, "klingon"),
-        "load": (LATER, {501, 503}, "load"),
-        "unload": (LATER, {501, 503}, "load"),
+        "load, no JSON": (PARSER, {500}, "^failed to parse the request JSON buffer: "),
         "infer, shared memory region unknown": (LATER, {501}, "[Ss]hared.memory"),
         "infer, data and shared memory": (LATER, {400, 501}, "shared_memory|[Ss]hared.memory"),
     },
@@ -435,8 +502,13 @@ OURS = {
         "infer, two raw for one input": ("it drops the second", {"OK", "INVALID_ARGUMENT"}, ""),
         "infer, negative shape": ("its arithmetic shows", {"INVALID_ARGUMENT"}, "."),
         "infer, unknown datatype": ("it names no datatype", {"INVALID_ARGUMENT"}, "INT33|<invalid>"),
-        "load": (LATER, {"UNIMPLEMENTED", "UNAVAILABLE"}, "load"),
-        "unload": (LATER, {"UNIMPLEMENTED", "UNAVAILABLE"}, "load"),
         "infer, shared memory unknown": (LATER, {"UNIMPLEMENTED"}, "[Ss]hared.memory"),
+    },
+    "control": {
+        name: ("it does not say why", {500, "INTERNAL"}, "^failed to load 'plain', failed to poll from model repository: .*" + why)
+        for name, why in (("load, config is no JSON", "Invalid config override"), ("load, config of another model", "[a-z]"),
+                          ("load, config with an unknown field", "nofield"), ("load, config with a wrong value", "[a-z]"),
+                          ("load, a file without config", "'config' must be specified"),
+                          ("load, a file without config over gRPC", "'config' must be specified"))
     },
 }

@@ -42,3 +42,8 @@ def grpc(address, rpc, request):
             return {"code": "OK", "answer": json_format.MessageToDict(answer, preserving_proto_field_name=True)}
         except grpcio.RpcError as e:
             return {"code": e.code().name, "message": e.details()}
+
+
+def either(addresses, *case):
+    """One case of CONTROL: over gRPC where it begins with the name of a call."""
+    return grpc(addresses[1], *case) if len(case) == 2 else http(addresses[0], *case)

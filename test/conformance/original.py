@@ -68,13 +68,13 @@ def translate(source, target):
 class Original:
     """The real server, started again where a case ended it."""
 
-    def __init__(self, repository, log):
-        self.repository, self.log, self.process = repository, log, None
+    def __init__(self, repository, log, *flags):
+        self.repository, self.log, self.process, self.flags = repository, log, None, flags
         self.http, self.grpc, self.metrics = (f"127.0.0.1:{p}" for p in free_ports(3))
 
     def begin(self):
         ports = {k: a.rsplit(":", 1)[1] for k, a in (("HTTP_PORT", self.http), ("GRPC_PORT", self.grpc), ("METRICS_PORT", self.metrics))}
-        self.process = subprocess.Popen([ROOT / "scripts/peer.sh", "serve", self.repository, "--exit-on-error=false"],
+        self.process = subprocess.Popen([ROOT / "scripts/peer.sh", "serve", self.repository, "--exit-on-error=false", *self.flags],
                                         env=dict(os.environ, **ports), stdout=self.log, stderr=subprocess.STDOUT)
         end = time.monotonic() + 120
         while exchange.http(self.http, "/v2/health/live", None, {})["status"] != 200:
@@ -105,6 +105,16 @@ class Original:
             self.process.wait(60)
 
 
+def control(repository, log):
+    """The answers to CONTROL, of a server where load calls alone load."""
+    server = Original(repository, log, "--model-control-mode=explicit")
+    server.begin()
+    try:
+        return {n: exchange.either((server.http, server.grpc), *c) for n, c in cases.CONTROL.items()}
+    finally:
+        server.end()
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         repository = pathlib.Path(folder) / "models"
@@ -116,6 +126,7 @@ def main():
                           "grpc": {n: server.ask(n, exchange.grpc, server.grpc, c) for n, c in cases.GRPC.items()}}
             finally:
                 server.end()
+            golden["control"] = control(repository, log)
     path = pathlib.Path(__file__).with_name("golden.json")
     path.write_text(json.dumps(golden, indent=1, ensure_ascii=False) + "\n")
     print(f"{path.name}: {len(golden['http'])} answers over HTTP, {len(golden['grpc'])} over gRPC")
