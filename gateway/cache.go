@@ -55,6 +55,19 @@ func (c CacheConfig) parse() (*local.Config, *redis.Config, error) {
 	return l, r, nil
 }
 
+// spareGarbage is how much garbage a large local cache may have beside it.
+const spareGarbage = 256 << 20
+
+// GCPercent is how much the heap may grow between two collections, at most as much as
+// given: entries of a local cache live on the heap, and a share of them is a lot.
+func (c CacheConfig) GCPercent(most int) int {
+	l, _, err := c.parse()
+	if err != nil || l == nil {
+		return most
+	}
+	return int(max(25, min(int64(most), spareGarbage*100/l.Size)))
+}
+
 // repository is what the repository is told of the cache.
 func (c CacheConfig) repository() repository.CacheConfig {
 	_, shared := c["redis"]

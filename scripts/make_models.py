@@ -3,7 +3,7 @@
 
     make_models.py demo DIR WHEELS  what `make run` serves: examples/models with the model files out of the wheels in WHEELS
     make_models.py test DIR         models of the identity backend, and broken ones, for test/conformance and test/e2e
-    make_models.py bench DIR        mlp, image_mean and identity: DIR/sluice for us, DIR/peer for the original
+    make_models.py bench DIR        mlp, mlp_cached, image_mean and identity: DIR/sluice for us, DIR/peer for the original
 
 Needs numpy and onnx. What is there already is written again; other files in DIR stay.
 """
@@ -165,6 +165,8 @@ class TritonPythonModel:
 def bench(root):
     batching = "dynamic_batching { preferred_batch_size: [ 8, 16, 32 ] max_queue_delay_microseconds: 200 }\n"
     models = (("mlp", 32, ("INPUT0", [512]), ("OUTPUT0", [128]), batching, graphs.mlp()),
+              # every request of the driver is the same, so all but the first are hits
+              ("mlp_cached", 32, ("INPUT0", [512]), ("OUTPUT0", [128]), batching + "response_cache { enable: true }\n", graphs.mlp()),
               ("image_mean", 8, ("IMAGE", [3, 224, 224]), ("MEAN", [1]), "dynamic_batching { }\n", graphs.image_mean()))
     cpu = "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
     threads = "".join(f'parameters {{ key: "{k}_op_thread_count" value: {{ string_value: "1" }} }}\n' for k in ("intra", "inter"))

@@ -2,6 +2,7 @@
 # Lays down under .cache/ what the build and the tests stand on. Each part is skipped when it is there already.
 #   setup.sh venv NAME...   .cache/venv with requirements/NAME.txt (hashes required)
 #   setup.sh runtime        .cache/onnxruntime/lib: ONNX Runtime's shared library out of its wheel
+#   setup.sh redis          .cache/redis: Debian's redis-server for tests, where none is installed and apt-get is there
 #   setup.sh models         models/: the demo repository; .cache/test-models: those of the tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -84,9 +85,38 @@ models() {
   touch "$stamp"
 }
 
+redis() {
+  command -v redis-server >/dev/null && return
+  [ -x .cache/redis/usr/bin/redis-server ] && return
+  if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
+    say "no redis-server and no apt-get: the tests with Redis are skipped"
+    return
+  fi
+  say "redis-server of this Debian's release into .cache/redis, without root"
+  rm -rf .cache/redis
+  mkdir -p .cache/redis/packages
+  # apt checks what it fetches against the release's signature; its version is the pin
+  if ! (cd .cache/redis/packages && apt-get -qq download redis-server redis-tools liblzf1 libjemalloc2 libatomic1); then
+    say "redis-server can't be fetched: the tests with Redis are skipped"
+    return
+  fi
+  for deb in .cache/redis/packages/*.deb; do dpkg -x "$deb" .cache/redis; done
+  # its libraries lie beside it, which its loader does not know
+  mv .cache/redis/usr/bin/redis-check-rdb .cache/redis/usr/bin/redis.bin
+  rm -f .cache/redis/usr/bin/redis-server
+  cat >.cache/redis/usr/bin/redis-server <<'SH'
+#!/bin/sh
+here=$(cd "$(dirname "$0")/.." && pwd)
+LD_LIBRARY_PATH=$(echo "$here"/lib/*-linux-gnu)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} exec -a redis-server "$here/bin/redis.bin" "$@"
+SH
+  sed -i '1s/sh$/bash/' .cache/redis/usr/bin/redis-server
+  chmod +x .cache/redis/usr/bin/redis-server
+}
+
 case ${1:-} in
 venv) shift; venv "$@" ;;
 runtime) runtime ;;
 models) models ;;
-*) sed -n 2,5p "$0"; exit 2 ;;
+redis) redis ;;
+*) sed -n 2,6p "$0"; exit 2 ;;
 esac

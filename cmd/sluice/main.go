@@ -32,10 +32,13 @@ Usage:
   sluice version                                print the version
 `
 
+// gcPercent is how much the heap grows between two collections; less with a large cache.
+const gcPercent = 400
+
 func main() {
 	// The request path's memory lies in arenas, so the live heap is a few megabytes:
 	// collecting at four times of it costs nothing and saves CPU (docs/performance.md).
-	debug.SetGCPercent(400)
+	debug.SetGCPercent(gcPercent)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
@@ -96,6 +99,7 @@ func serve(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	slack := timerslack.Widen() // does not return when it works
 	s.Config.Version = version
+	debug.SetGCPercent(s.Config.Cache.GCPercent(gcPercent))
 	outside(&s.Config)
 	g, err := gateway.New(ctx, s.Config)
 	if err != nil {
