@@ -238,7 +238,8 @@ func (c *Core) sweep(now int64) {
 		switch {
 		case s.waiting() || s.busy != nil:
 			c.promote(s)
-		case s.ended:
+		case s.ended || c.flush:
+			c.forget(s)
 			c.release(s)
 		case s.in == nil:
 			s.since = now
@@ -487,8 +488,15 @@ func (c *Core) back(e *queue.Entry) bool {
 	return true
 }
 
-// Flush is drive.Core.Flush.
-func (c *Core) Flush() { c.flush = true }
+// Flush is drive.Core.Flush. Sequences that have nothing to do will never have, so the
+// backlog gets their slots.
+func (c *Core) Flush() {
+	c.flush = true
+	for s := c.idle.head; s != nil; s = c.idle.head {
+		c.forget(s)
+		c.release(s)
+	}
+}
 
 // Pending is drive.Core.Pending.
 func (c *Core) Pending() int { return c.waiting }
