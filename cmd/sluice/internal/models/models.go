@@ -341,7 +341,7 @@ func (w *watcher) look(now time.Time, all []Model, err error) (done bool, _ erro
 	there := map[[2]string]bool{}
 	for _, m := range all {
 		key := [2]string{m.Name, m.Version}
-		there[key] = true
+		there[key], there[[2]string{m.Name}] = true, true // a row without a version gives way to one with it
 		if before, ok := w.seen[key]; !ok || before != m {
 			w.seen[key] = m
 			if err := w.tell(change{Time: now, Model: m}); err != nil {

@@ -197,6 +197,13 @@ func (u *until) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// next waits for another text from here on.
+func (u *until) next(part string, found chan struct{}) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.part, u.found, u.once = part, found, sync.Once{}
+}
+
 func (u *until) String() string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -287,16 +294,17 @@ func TestUnload(t *testing.T) {
 
 func TestWatch(t *testing.T) {
 	f := newFake(t)
-	f.set(Model{"a", "1", "LOADING", ""}, Model{"b", "1", "READY", ""})
+	f.set(Model{Name: "a"}, Model{"b", "1", "READY", ""})
 	ctx, cancel := context.WithCancel(t.Context())
-	loading, ready := make(chan struct{}), make(chan struct{})
-	out := &until{part: "a version 1: LOADING", found: loading}
+	idle, loading, ready := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	out := &until{part: "a: -", found: idle}
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, []string{"watch", "a", "--interval=10ms", "--url=" + f.URL}, out, io.Discard) }()
+	<-idle
+	out.next("a version 1: LOADING", loading)
+	f.set(Model{"a", "1", "LOADING", ""}, Model{"b", "1", "READY", ""})
 	<-loading
-	out.mu.Lock()
-	out.part, out.found, out.once = "gone", ready, sync.Once{}
-	out.mu.Unlock()
+	out.next("gone", ready)
 	f.set(Model{"b", "1", "READY", ""})
 	<-ready
 	cancel()
@@ -304,7 +312,7 @@ func TestWatch(t *testing.T) {
 		t.Errorf("interrupted: %v", err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) != 2 || !strings.HasSuffix(lines[0], " a version 1: LOADING") || !strings.HasSuffix(lines[1], " a version 1: gone") {
+	if len(lines) < 3 || !strings.HasSuffix(lines[0], " a: -") || !strings.HasSuffix(lines[1], " a version 1: LOADING") || !strings.HasSuffix(lines[2], " a version 1: gone") {
 		t.Errorf("told %q", lines)
 	}
 }
