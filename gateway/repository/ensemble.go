@@ -126,11 +126,24 @@ func inOrder(ensembles []Folder) []Folder {
 	return sorted
 }
 
-// park lets an ensemble wait for its steps' models: it is loaded once they fit.
-func (r *Repository) park(k key) {
+// park lets an ensemble wait for its steps' models, and with fits ends that: it is loaded
+// once they fit.
+func (r *Repository) park(c *change, fits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.entryLocked(k).parked = true
+	e := r.entryLocked(c.k)
+	e.parked, e.waits = !fits, nil
+	if !fits {
+		e.waits = &source{dir: c.folder.Dir, cfg: c.plan.Config, call: !c.call.empty()}
+	}
+}
+
+// ensembleSource is what an ensemble is made of, or what it waits with for its steps.
+func (e *entry) ensembleSource() *source {
+	if e.parked && e.waits != nil {
+		return e.waits
+	}
+	return e.source
 }
 
 // missingFault tells of the first step that is known and does not serve, or of all that

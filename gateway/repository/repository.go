@@ -71,6 +71,7 @@ type entry struct {
 	wanted   bool    // it is to serve: it was loaded, and not unloaded since
 	explicit bool    // it was loaded for its own sake, not for an ensemble
 	parked   bool    // an ensemble that waits for its steps
+	waits    *source // with what, where it could not be loaded
 	tried    look    // the folder as it was when it was loaded last, with success or not
 	source   *source // of what serves; nil: nothing does
 	versions map[int64]*version

@@ -88,7 +88,7 @@ func (r *Repository) readySteps(ctx context.Context, c *change) error {
 		return nil
 	}
 	if err := r.circular(ctx, c.k, c.plan.Config); err != nil {
-		r.park(c.k)
+		r.park(c, false)
 		return err
 	}
 	path, _ := ctx.Value(pathKey{}).([]key)
@@ -115,9 +115,7 @@ func (r *Repository) readySteps(ctx context.Context, c *change) error {
 		}
 	}
 	err := r.stepsFault(ctx, c.k, c.plan.Config)
-	if err != nil {
-		r.park(c.k)
-	}
+	r.park(c, err == nil)
 	return c.plan.Source.Locate(err)
 }
 
@@ -151,16 +149,17 @@ func (r *Repository) dependents(name string) []key {
 	defer r.mu.Unlock()
 	var all []key
 	for k, e := range r.entries {
-		if e.source == nil || !e.wanted && !e.parked {
+		src := e.ensembleSource()
+		if src == nil || !e.wanted && !e.parked {
 			continue
 		}
-		needs := Needs(e.source.cfg)
+		needs := Needs(src.cfg)
 		if !slices.ContainsFunc(needs, func(n Need) bool { return n.Name == name }) {
 			continue
 		}
 		fits := len(r.missing(k.namespace, needs)) == 0
 		if fits {
-			_, err := r.checkEnsemble(k, e.source.cfg)
+			_, err := r.checkEnsemble(k, src.cfg)
 			fits = err == nil
 		}
 		if fits == e.parked {
@@ -183,11 +182,11 @@ func (r *Repository) reconsiderOne(ctx context.Context, k key) error {
 	defer give()
 	r.mu.Lock()
 	e := r.entries[k]
-	if e == nil || e.source == nil {
+	if e == nil || e.ensembleSource() == nil {
 		r.mu.Unlock()
 		return nil
 	}
-	src, parked := e.source, e.parked
+	src, parked := e.ensembleSource(), e.parked
 	r.mu.Unlock()
 	err = r.stepsFault(ctx, k, src.cfg)
 	switch {

@@ -192,8 +192,7 @@ def test_a_step_unloads_while_it_is_used(ensembles, ask):
     with pytest.raises(InferenceServerException):
         ask("used", np.ones((1, 2), np.float32))
     assert ensembles.ask("/v2/repository/models/leaving/load", b"{}")[0] == 200
-    if ensembles.status("/v2/models/used/ready") != 200:
-        assert ensembles.ask("/v2/repository/models/used/load", b"{}")[0] == 200
+    harness.wait_for(lambda: ensembles.status("/v2/models/used/ready") == 200, 5, "the ensemble is ready with its step")
     assert ask("used", np.ones((1, 2), np.float32)).as_numpy("OUT").sum() == 2
 
 

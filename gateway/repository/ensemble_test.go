@@ -1,0 +1,99 @@
+package repository
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// passing is an ensemble that gives in to a step and answers with its out.
+func passing(step, version string) string {
+	return `platform: "ensemble" max_batch_size: 8
+input { name: "IN" data_type: TYPE_FP32 dims: [ 2, -1 ] } output { name: "OUT" data_type: TYPE_FP32 dims: [ 2, -1 ] }
+ensemble_scheduling { step { model_name: "` + step + `" model_version: ` + version + `
+  input_map { key: "in" value: "IN" } output_map { key: "out" value: "OUT" } } }
+`
+}
+
+// over is passing over another ensemble.
+func over(step string) string {
+	return strings.NewReplacer(`"in"`, `"IN"`, `"out"`, `"OUT"`).Replace(passing(step, "-1"))
+}
+
+func TestEnsembles(t *testing.T) {
+	w := &fakeWorkers{fail: func(spec LoadSpec, _ int) error {
+		if spec.Name == "lost" {
+			return infer.Errorf(infer.Internal, "out of memory")
+		}
+		return nil
+	}}
+	files := map[string]string{
+		"m/config.pbtxt":     strings.Replace(identity, "dims: [ 2, -1 ] }\ninst", "dims: [ 2, -1 ] label_filename: \"l.txt\" }\ninst", 1),
+		"m/l.txt":            "cat\ndog\n",
+		"many/config.pbtxt":  identity + "model_transaction_policy { decoupled: true }",
+		"fewer/config.pbtxt": strings.Replace(identity, "max_batch_size: 8", "max_batch_size: 4", 1),
+		"lost/config.pbtxt":  identity, "bad/config.pbtxt": "max_batchsize: 2",
+		"aa_over/config.pbtxt": over("first"), "first/config.pbtxt": passing("m", "-1"), "stream/config.pbtxt": passing("many", "-1"),
+		"x_fewer/config.pbtxt": passing("fewer", "-1"), "x_version/config.pbtxt": passing("m", "7"), "x_nobody/config.pbtxt": passing("nobody", "-1"),
+		"x_lost/config.pbtxt": passing("lost", "-1"), "x_bad/config.pbtxt": passing("bad", "-1"), "a_over_bad/config.pbtxt": over("x_nobody"),
+		"circle1/config.pbtxt": over("circle2"), "circle2/config.pbtxt": over("circle1"),
+	}
+	for name := range files {
+		if dir, ok := strings.CutSuffix(name, "config.pbtxt"); ok {
+			files[dir+"1/"] = ""
+		}
+	}
+	r, err := load(t, w, Config{}, files)
+	if err == nil {
+		t.Error("no error, though ensembles could not be loaded")
+	}
+	got := index(r)
+	for name, want := range map[string]string{
+		"aa_over": "READY", "first": "READY", "stream": "READY",
+		"x_fewer":    "x_fewer/config.pbtxt:3:23: ensemble x_fewer allows maximum batch size 8, but it contains model fewer which only allows maximum batch size to be 4",
+		"x_version":  "UNAVAILABLE: Invalid argument: ensemble 'x_version' depends on 'm' whose required version 7 is not loaded.",
+		"x_nobody":   "UNAVAILABLE: Invalid argument: ensemble x_nobody contains models that are not available or ambiguous: nobody",
+		"x_lost":     "ensemble 'x_lost' depends on 'lost' which has no loaded version. Model 'lost' loading failed with error: version 1 is at UNAVAILABLE state: Internal: out of memory;",
+		"x_bad":      "ensemble 'x_bad' depends on 'bad' which is not valid. Model 'bad' failed with error: bad/config.pbtxt:1:1: unknown field",
+		"a_over_bad": "ensemble 'a_over_bad' depends on 'x_nobody' which is not valid. Model 'x_nobody' failed with error: ensemble x_nobody contains",
+		"circle1":    "circular dependency between ensembles: circle1 -> ... -> circle2 -> circle1",
+		"circle2":    "circular dependency between ensembles: circle2 -> ... -> circle1 -> circle2",
+	} {
+		at := strings.Index("\n"+got, "\n"+name+" 1 ")
+		if at < 0 {
+			t.Errorf("%s is not in the index\n%s", name, got)
+			continue
+		}
+		if line, _, _ := strings.Cut(got[at:], "\n"); !strings.Contains(line, want) {
+			t.Errorf("got  %s\nwant %s", line, want)
+		}
+	}
+	m, err := r.Acquire(t.Context(), "aa_over", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Release()
+	if labels := m.Labels("OUT"); len(labels) != 2 || labels[1] != "dog" || m.Decoupled() {
+		t.Errorf("labels %v, decoupled %v", labels, m.Decoupled())
+	}
+	if cfg, err := r.Config("stream", ""); err != nil || !cfg.GetModelTransactionPolicy().GetDecoupled() {
+		t.Errorf("an ensemble of a decoupled step: %v, %v", cfg, err)
+	}
+}
+
+func TestNeeds(t *testing.T) {
+	cfg := model(t, `name: "e" ensemble_scheduling {
+		step { model_name: "a" model_version: -1 } step { model_name: "b" model_version: 3 } step { model_name: "a" model_version: -7 }
+		step { model_name: "a" model_version: 2 model_namespace: "/r" } step { } }`).Config
+	got := Needs(cfg)
+	want := []Need{{"a", "", -1}, {"b", "", 3}, {"a", "/r", 2}}
+	if len(got) != len(want) {
+		t.Fatalf("got %v", got)
+	}
+	for i := range want {
+		if got[i] != want[i] {
+			t.Errorf("%d: got %+v, want %+v", i, got[i], want[i])
+		}
+	}
+}
