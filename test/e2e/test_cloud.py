@@ -68,7 +68,7 @@ def cloud(start, s3, tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("TRITON_CLOUD_CREDENTIAL_PATH", raising=False)
     return lambda path="models", flags=(), **kw: start(
-        repositories=[f"s3://{s3.address}/bucket/{path}"], flags=[f"--cloud-cache-directory={tmp_path / 'cache'}", *flags], **kw)
+        repositories=[f"s3://{s3.address}/bucket/{path}"], flags=[f"--cloud-cache-directory={tmp_path / 'cache'}", "--exit-grace-ms=0", *flags], **kw)
 
 
 def add(server):

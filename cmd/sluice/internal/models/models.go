@@ -341,7 +341,10 @@ func (w *watcher) look(now time.Time, all []Model, err error) (done bool, _ erro
 	there := map[[2]string]bool{}
 	for _, m := range all {
 		key := [2]string{m.Name, m.Version}
-		there[key], there[[2]string{m.Name}] = true, true // a row without a version gives way to one with it
+		there[key] = true
+		if m.Version != "" {
+			delete(w.seen, [2]string{m.Name}) // a row without a version gives way to one with it
+		}
 		if before, ok := w.seen[key]; !ok || before != m {
 			w.seen[key] = m
 			if err := w.tell(change{Time: now, Model: m}); err != nil {
