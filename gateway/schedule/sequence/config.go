@@ -103,6 +103,9 @@ func (c *Config) validate() error {
 	if u := c.Direct.Utilization; !(u >= 0 && u <= 1) {
 		return infer.Errorf(infer.InvalidArg, "sequence batching minimum slot utilization must be in range (0.0, 1.0] for %s", c.Model.Name)
 	}
+	if c.Model.MaxBatchSize > maxSlots {
+		return infer.Errorf(infer.InvalidArg, "model '%s': max_batch_size is %d, sequences can have %d slots", c.Model.Name, c.Model.MaxBatchSize, maxSlots)
+	}
 	if o := c.Oldest; o != nil {
 		if o.Candidates < 0 || o.Candidates > maxSlots {
 			return infer.Errorf(infer.InvalidArg, "model '%s': max_candidate_sequences is %d, want 0 to %d", c.Model.Name, o.Candidates, maxSlots)
