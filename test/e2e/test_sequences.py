@@ -3,6 +3,7 @@ import concurrent.futures
 import os
 import random
 import signal
+import threading
 import time
 
 import numpy as np
@@ -252,3 +253,26 @@ def test_state_outlives_the_worker(start, tmp_path):
         assert ask(c, "direct", 1, 1, end=True) == [12]
         refused("must specify the START flag", c, "plain", 5, 1, output="OUTPUT0", name="INPUT0")
         assert ask(c, "plain", 5, 1, start=True, output="OUTPUT0", name="INPUT0") == [5]
+
+
+def test_workers_end_under_sequences(start, tmp_path):
+    """Workers are killed while sequences run: what an ended worker had is executed once more, and every sum is right."""
+    server = start([sequence_models.repository(tmp_path)])
+    done = threading.Event()
+    killed = []
+
+    def kill():
+        while not done.wait(0.7):
+            for worker in server.workers():
+                if len(killed) < 2:
+                    os.kill(worker, signal.SIGKILL)
+                    killed.append(worker)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        run_sequences(server, "thousand", plans(2000, 4, 0.0), 50, 8)
+    finally:
+        done.set()
+        killer.join()
+    assert len(killed) == 2
