@@ -9,7 +9,7 @@ import (
 // array is a JSON array in a file that grows by appending and is valid after every
 // append, also when the process is killed: it appears under its name with its first
 // elements, and the closing bracket is overwritten in the same write that brings the
-// next ones. A kill in the middle of one large write can cut that one.
+// next ones. A kill, or a look, in the middle of one large write can find that one cut.
 type array struct {
 	name string
 	file *os.File
