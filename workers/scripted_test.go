@@ -18,6 +18,7 @@ type scripted struct {
 	mu      sync.Mutex
 	made    []*scriptedInstance // guarded by mu
 	closed  int                 // guarded by mu: models
+	loads   int                 // guarded by mu
 	entered int                 // guarded by mu: executions
 }
 
@@ -35,6 +36,9 @@ func (s *scripted) Describe(context.Context, backend.Spec) (*backend.Description
 }
 
 func (s *scripted) Load(context.Context, backend.Spec) (backend.Model, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.loads++
 	return scriptedModel{s}, nil
 }
 
