@@ -173,3 +173,31 @@ func TestStop(t *testing.T) {
 		done()
 	}
 }
+
+// A step passes what a request passes, is counted at its model, and stays pinned.
+func TestStep(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		model model
+		want  []string
+	}{
+		{"answered", model{decoupled: true}, []string{"validate", "do", "present", "done"}},
+		{"invalid", model{invalid: errors.New("no")}, []string{"validate", "failed"}},
+		{"failed", model{fails: errors.New("no")}, []string{"validate", "do", "failed"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			m := row.model
+			req := &infer.Request{Model: "m", Streaming: true}
+			err := New(models{&m}).Step(t.Context(), &m, req, func(resp *infer.Response) error {
+				resp.Memory.Release()
+				return nil
+			})
+			if (err != nil) != (row.name != "answered") || !slices.Equal(m.steps, row.want) {
+				t.Errorf("steps %v, %v; want %v", m.steps, err, row.want)
+			}
+			if req.Times.RequestStart == 0 || req.Times.RequestEnd < req.Times.RequestStart {
+				t.Errorf("times %+v", req.Times)
+			}
+		})
+	}
+}
