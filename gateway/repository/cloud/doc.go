@@ -19,5 +19,5 @@
 // gets a new one, and its link is replaced.
 //
 // A Store may be used by any number of goroutines; it works on one repository at a time
-// for each of them. Locks: Repository.busy before Cache.mu.
+// for each of them. Locks: repository.busy before objects.mu; Store.mu alone.
 package cloud
