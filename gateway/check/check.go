@@ -65,7 +65,7 @@ func Check(ctx context.Context, cfg repository.Config, w repository.Workers) *Re
 // reached have that as their fault.
 func (s *Server) Check(ctx context.Context, cfg repository.Config, w repository.Workers) *Report {
 	r := &Report{Opened: w != nil}
-	folders, err := repository.Find(cfg.Paths)
+	folders, err := repository.Folders(&cfg)
 	if err != nil {
 		r.Repositories = append(r.Repositories, strings.Split(err.Error(), "\n")...)
 	}

@@ -84,6 +84,29 @@ func Find(paths []string) ([]Folder, error) {
 	return folders, errors.Join(errs...)
 }
 
+// Folders is Find for the repositories of cfg, with its named configs and namespaces.
+func Folders(cfg *Config) ([]Folder, error) {
+	if !cfg.Namespacing {
+		folders, err := Find(cfg.Paths)
+		for i := range folders {
+			folders[i].ConfigName = cfg.ConfigName
+		}
+		return folders, err
+	}
+	var all []Folder
+	var errs []error
+	for _, path := range cfg.Paths {
+		folders, err := Find([]string{path})
+		errs = append(errs, err)
+		for _, f := range folders {
+			f.Namespace, f.ConfigName = path, cfg.ConfigName
+			all = merge(all, f)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Folder) int { return strings.Compare(a.Name, b.Name) })
+	return all, errors.Join(errs...)
+}
+
 // subfolders lists folders, also those behind symbolic links, by name.
 func subfolders(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
