@@ -30,6 +30,7 @@ type rules struct {
 	// stateKey appends to a key what of a sequence's states must be equal in a batch; nil:
 	// nothing.
 	stateKey func(key []byte, s *sequence, start bool) []byte
+	drop     func(*sequence) // forgets the states of a sequence; nil: there are none
 }
 
 // Core is the state machine; drive.Core says what its methods do.

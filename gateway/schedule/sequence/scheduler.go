@@ -26,7 +26,7 @@ func New(cfg Config, deps schedule.Deps) (*Scheduler, error) {
 	if stage.varies() {
 		r.stateKey = stage.key
 	}
-	stage.null = r.null
+	stage.null, r.drop = r.null, stage.drop
 	d, err := drive.New(drive.Config{
 		Model:     cfg.Model,
 		Core:      newCore(r),

@@ -91,5 +91,7 @@ func (c *Core) release(s *sequence) {
 		s.instance, s.row = -1, -1
 		c.free++
 	}
-	s.values = nil
+	if c.drop != nil {
+		c.drop(s)
+	}
 }

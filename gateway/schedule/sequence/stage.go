@@ -18,6 +18,8 @@ type stage struct {
 	initial values   // what sequences begin with; read-only
 	also    []string // outputs with state
 	blocks  map[uint64][]byte
+	held    int64 // bytes of all states
+	most    int64 // of held
 	zeros   []byte
 
 	// Of Begin, reused.
@@ -42,7 +44,7 @@ type planned struct {
 }
 
 func newStage(cfg *Config, memory schedule.Memory) (*stage, error) {
-	s := &stage{cfg: cfg, memory: memory, blocks: map[uint64][]byte{}}
+	s := &stage{cfg: cfg, memory: memory, blocks: map[uint64][]byte{}, most: maxStates}
 	for i := range cfg.States {
 		v, err := cfg.States[i].begin(cfg.Model.Name)
 		if err != nil {
@@ -175,7 +177,7 @@ func (s *stage) planStates(entries []*queue.Entry, batching bool) {
 			}
 			seq := of(e)
 			if r.SequenceStart {
-				seq.values = nil
+				s.drop(seq)
 			}
 			v := s.valuesOf(seq)[k]
 			if !shaped {

@@ -54,8 +54,21 @@ func (st *State) begin(model string) (value, error) {
 	return v, nil
 }
 
-// maxState bounds one state of one sequence.
-const maxState = 1 << 30
+const (
+	maxState  = 1 << 30 // bytes of one state of one sequence
+	maxStates = 8 << 30 // of all states of a model version
+)
+
+// drop forgets the states of a sequence: it is over, or begins anew.
+func (s *stage) drop(seq *sequence) {
+	if seq.values == nil {
+		return
+	}
+	for _, v := range *seq.values {
+		s.held -= int64(len(v.data))
+	}
+	seq.values = nil
+}
 
 // varies says that sequences may have states of different shapes.
 func (s *stage) varies() bool {
@@ -88,6 +101,9 @@ func (s *stage) capture(b *infer.Batch, entries []*queue.Entry, res *infer.Resul
 				}
 			}
 		}
+		if err := s.room(res.Outputs, entries...); err != nil {
+			return err
+		}
 		for i, e := range entries {
 			if err := s.update(e, res.Outputs, b.Rows, i); err != nil {
 				return err
@@ -105,6 +121,9 @@ func (s *stage) capture(b *infer.Batch, entries []*queue.Entry, res *infer.Resul
 			if t := find(r.Response.Outputs, s.cfg.States[k].Output); t != nil && r.Err == nil {
 				r.Err = s.check(&s.cfg.States[k], t, rows)
 			}
+		}
+		if r.Err == nil {
+			r.Err = s.room(r.Response.Outputs, entries[r.Index])
 		}
 		if r.Err == nil {
 			r.Err = s.update(entries[r.Index], r.Response.Outputs, rows, 0)
@@ -145,9 +164,36 @@ func (s *stage) check(st *State, t *infer.Tensor, rows int) error {
 		return infer.Errorf(infer.Internal, "model '%s': state output '%s' of shape %v has %d bytes", s.cfg.Model.Name, st.Output, t.Shape,
 			len(t.Data))
 	}
+	if st.Datatype == infer.Bytes {
+		n, err := infer.CountBytesElements(t.Data)
+		if want, none := infer.Elements(t.Shape); err != nil || none != nil || n != want {
+			return infer.Errorf(infer.Internal, "model '%s': state output '%s' of shape %v has not %d strings", s.cfg.Model.Name, st.Output, t.Shape, want)
+		}
+	}
 	if len(t.Data)/max(rows, 1) > maxState {
 		return infer.Errorf(infer.Internal, "model '%s': state output '%s' has more than %d bytes for a sequence", s.cfg.Model.Name, st.Output,
 			int64(maxState))
+	}
+	return nil
+}
+
+// room says whether the new states of the entries fit with those that are kept.
+func (s *stage) room(outputs []infer.Tensor, entries ...*queue.Entry) error {
+	more := int64(0)
+	for k := range s.cfg.States {
+		t := find(outputs, s.cfg.States[k].Output)
+		if t == nil {
+			continue
+		}
+		more += int64(len(t.Data))
+		for _, e := range entries {
+			if e != s.null && of(e).values != nil {
+				more -= int64(len((*of(e).values)[k].data))
+			}
+		}
+	}
+	if more > 0 && s.held+more > s.most {
+		return infer.Refusef(infer.Unavailable, infer.ReasonMemory, "the states of model '%s' take more than %d bytes", s.cfg.Model.Name, s.most)
 	}
 	return nil
 }
@@ -178,10 +224,12 @@ func (s *stage) update(e *queue.Entry, outputs []infer.Tensor, rows, row int) er
 			vs := slices.Clone(s.initial)
 			for i := range vs { // the initial ones are shared
 				vs[i] = value{shape: slices.Clone(vs[i].shape), data: slices.Clone(vs[i].data)}
+				s.held += int64(len(vs[i].data))
 			}
 			seq.values = &vs
 		}
 		v := &(*seq.values)[k]
+		s.held += int64(len(data) - len(v.data))
 		v.shape = append(v.shape[:0], shape...)
 		v.data = append(v.data[:0], data...)
 	}
