@@ -149,10 +149,6 @@ type Deps struct {
 	NewScheduler func(m *Model, instances []infer.Executor) (schedule.Scheduler, error)
 	Agents       Agents // nil: models that name agents are not loaded
 	Stores       Stores // nil: all repositories are folders of this machine
-	// CheckEnsemble compares an ensemble's config with those of the models that its steps
-	// run, which serve; nil: nothing is compared. It is called again whenever one of them
-	// was loaded.
-	CheckEnsemble func(cfg *configpb.ModelConfig, step func(Need) *configpb.ModelConfig) error
 	// GPUMemory is what is known of a GPU, in bytes; nil: nothing is.
 	GPUMemory func(device int) (used, total int64, known bool)
 	// Forget is told of a load whose answers nobody will ask for any more; nil: nobody
