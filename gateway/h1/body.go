@@ -3,6 +3,7 @@ package h1
 import (
 	"errors"
 	"io"
+	"strings"
 )
 
 // Body is a request's body. Its errors are io.EOF at the end, io.ErrUnexpectedEOF where
@@ -128,12 +129,8 @@ const (
 // trailers are passed over.
 func (b *Body) nextChunk() error {
 	if b.inChunk {
-		line, err := b.line()
-		if err != nil {
+		if err := b.crlf(); err != nil {
 			return err
-		}
-		if len(line) != 0 {
-			return ErrChunked
 		}
 		b.inChunk = false
 	}
@@ -163,10 +160,28 @@ func (b *Body) nextChunk() error {
 			b.done = true
 			return nil
 		}
-		if total += len(line); total > maxTrailer {
+		name, value, ok := strings.Cut(string(line), ":")
+		if total += len(line); total > maxTrailer || !ok || !token(name) || !visible(value) {
 			return ErrChunked
 		}
 	}
+}
+
+// crlf reads the end of a chunk's data.
+func (b *Body) crlf() error {
+	c := b.c
+	for _, want := range []byte("\r\n") {
+		if c.r == c.w {
+			if err := b.fill(); err != nil {
+				return err
+			}
+		}
+		if c.buf[c.r] != want {
+			return ErrChunked
+		}
+		c.r++
+	}
+	return nil
 }
 
 // line reads up to CRLF, which it takes off. It is valid until the next read.

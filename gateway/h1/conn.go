@@ -1,8 +1,10 @@
 package h1
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"strconv"
@@ -48,12 +50,14 @@ type conn struct {
 	other *Handoff
 	fd    int32 // in the watcher
 
-	buf  []byte // buf[r:w] was read and is not used up
-	r, w int
-	out  []byte // answers not written yet
-	req  Request
-	body Body
-	ans  Answer
+	buf    []byte // buf[r:w] was read and is not used up
+	r, w   int
+	used   bool   // a request was read, and less than fewest bytes of the next
+	posted bool   // it was a POST, and nothing behind it was looked at
+	out    []byte // answers not written yet
+	req    Request
+	body   Body
+	ans    Answer
 
 	phase atomic.Int32
 	since atomic.Int64 // when the phase began
@@ -143,6 +147,10 @@ func (c *conn) one() (usual bool, err error) {
 		return false, nil
 	}
 	c.r += head
+	c.used, c.posted = true, c.req.Method == "POST"
+	if h.refuse {
+		return true, c.refuse()
+	}
 	c.body = Body{c: c, left: h.length, chunked: h.chunked, expect: h.expect}
 	if h.length == 0 && !h.chunked {
 		c.body.done = true
@@ -166,7 +174,7 @@ func (c *conn) rest() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.enter(idle)
-	return !c.closing
+	return !c.closing || c.r < c.w
 }
 
 // isLast says that no request follows.
@@ -175,6 +183,18 @@ func (c *conn) isLast() bool {
 	defer c.mu.Unlock()
 	return c.closing
 }
+
+// refuse answers a request that may be two, to different readers (RFC 9112, 6.3 and
+// 11.2), and ends the connection.
+func (c *conn) refuse() error {
+	c.body = Body{c: c, left: maxDiscard + 1}
+	c.ans.Status = 400
+	c.ans.Chunks, c.ans.Length = append(c.ans.Chunks, []byte(refusal)), int64(len(refusal))
+	c.ans.Fields = append(c.ans.Fields, Field{"Content-Type", "application/json"})
+	return c.answer(true)
+}
+
+const refusal = `{"error":"the request has both Content-Length and Transfer-Encoding"}`
 
 // begin puts a request into service.
 func (c *conn) begin(ctx *lifetime.Context) {
@@ -202,15 +222,19 @@ func (c *conn) left() {
 	}
 }
 
-// hurry ends the connection after its request; at once where it has none.
+// hurry ends the connection after its request. Where it has none, one that is on its way
+// is still answered, and told that it is the last.
 func (c *conn) hurry() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closing = true
 	if phase(c.phase.Load()) == idle {
-		_ = c.nc.SetReadDeadline(past) // else it is over already
+		_ = c.nc.SetReadDeadline(time.Now().Add(restTime)) // else it is over already
 	}
 }
+
+// restTime is how long a connection without a request stays open when the server stops.
+const restTime = 500 * time.Millisecond
 
 var past = time.Unix(1, 0)
 
@@ -245,38 +269,86 @@ func (c *conn) check(now int64) {
 	}
 }
 
-// head waits for a complete head and returns its length; 0: it is too long for this
-// server.
+// head waits for a complete head and returns its length; 0: it is for the other server.
 func (c *conn) head() (int, error) {
-	scanned := 0
+	var lines lineScanner
 	for {
+		c.skipLines()
 		b := c.buf[c.r:c.w]
-		if n := headEnd(b, scanned); n > 0 {
-			return n, nil
+		if !c.used {
+			end, usual := lines.scan(b)
+			if !usual || end > c.s.cfg.MaxHeaderBytes {
+				return 0, nil
+			}
+			if end > 0 {
+				return end, nil
+			}
+		}
+		if len(b) >= c.s.cfg.MaxHeaderBytes {
+			return 0, nil
 		}
 		if len(b) > 0 && phase(c.phase.Load()) == idle {
 			c.mu.Lock()
 			c.enter(heading)
 			c.mu.Unlock()
 		}
-		if len(b) >= c.s.cfg.MaxHeaderBytes {
-			return 0, nil
+		err := c.fill()
+		if err == io.EOF && len(b) > 0 && !c.used {
+			return 0, nil // half a head: the other server says so
 		}
-		scanned = max(len(b)-3, 0)
-		if err := c.fill(); err != nil {
+		if err != nil {
 			return 0, err
 		}
 	}
 }
 
-// headEnd is where the empty line behind a head ends; 0: not there yet.
-func headEnd(b []byte, from int) int {
-	for i := from; i+3 < len(b); i++ {
-		if b[i] == '\r' && b[i+1] == '\n' && b[i+2] == '\r' && b[i+3] == '\n' {
-			return i + 4
-		}
+// fewest is how much of a further request there must be to look at it: as net/http, which
+// gets what is unusual, would.
+const fewest = 4
+
+// skipLines passes over line ends that old clients send behind the body of a POST.
+// Source: RFC 9112, 2.2; net/http looks at four bytes.
+func (c *conn) skipLines() {
+	if c.w-c.r < fewest {
+		return
 	}
-	return 0
+	c.used = false
+	if !c.posted {
+		return
+	}
+	c.posted = false
+	for range fewest {
+		if b := c.buf[c.r]; b != '\r' && b != '\n' {
+			return
+		}
+		c.r++
+	}
+}
+
+// lineScanner looks for the empty line behind a head, as it comes.
+type lineScanner struct {
+	next int // where to look on
+	line int // where the line begins
+}
+
+// scan is given all that has come so far. end is where the empty line ends, 0 where it
+// has not come. A line that ends without CR, and an empty first one, are unusual.
+func (l *lineScanner) scan(b []byte) (end int, usual bool) {
+	for {
+		i := bytes.IndexByte(b[l.next:], '\n')
+		if i < 0 {
+			l.next = len(b)
+			return 0, true
+		}
+		i += l.next
+		if i == 0 || b[i-1] != '\r' || i == 1 {
+			return 0, false
+		}
+		if i-1 == l.line {
+			return i + 1, true
+		}
+		l.next, l.line = i+1, i+1
+	}
 }
 
 // fill reads more into the buffer, after everything that waits was written.

@@ -2,14 +2,15 @@ package h1
 
 import "strings"
 
-// parser reads one head. What it does not take for granted is for the other server, so
-// it never has to say what is wrong.
+// parser reads one head. What it does not take for granted is for the other server,
+// which says what is wrong.
 type parser struct {
 	req     *Request
 	length  int64
 	chunked bool
 	expect  bool
 	close   bool
+	refuse  bool // its framing is ambiguous
 
 	hosts, lengths int
 }
@@ -39,7 +40,8 @@ func (p *parser) parse(head string) bool {
 		}
 	}
 	p.req.Fields = fields
-	return rest == "" && p.hosts == 1 && !(p.chunked && p.lengths > 0)
+	p.refuse = p.chunked && p.lengths > 0
+	return rest == "" && p.hosts == 1
 }
 
 // maxFields bounds the fields of a head.
@@ -80,7 +82,7 @@ func (p *parser) field(name, value string) bool {
 	case 4:
 		if equalFold(name, "Host") {
 			p.hosts++
-			return value != "" && !strings.ContainsAny(value, " /@?#\\\t")
+			return host(value)
 		}
 	case 6:
 		if equalFold(name, "Expect") {
@@ -131,6 +133,18 @@ func (p *parser) number(s string) bool {
 
 // pathByte are the bytes of a path that stand for themselves (RFC 3986, 3.3), and '%'.
 var pathByte = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~!$&'()*+,;=:@/%")
+
+// hostByte are those of a host and its port that are seen in practice.
+var hostByte = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~:[]")
+
+func host(s string) bool {
+	for i := range len(s) {
+		if !hostByte[s[i]] {
+			return false
+		}
+	}
+	return s != ""
+}
 
 // tokenByte are those of a field name (RFC 9110, 5.6.2).
 var tokenByte = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~")
