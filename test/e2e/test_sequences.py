@@ -271,7 +271,7 @@ def test_workers_end_under_sequences(start, tmp_path):
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        run_sequences(server, "thousand", plans(2000, 4, 0.0), 50, 8)
+        run_sequences(server, "thousand", plans(1200, 4, 0.0), 50, 8)
     finally:
         done.set()
         killer.join()
