@@ -103,7 +103,7 @@ func (r *Repository) readySteps(ctx context.Context, c *change) error {
 			if err != nil {
 				r.deps.Log.Error(fmt.Sprintf("looking for the steps of ensemble '%s': %s", c.k.name, err))
 			}
-			for _, f := range choose1(folders, c.k.namespace, n) {
+			for _, f := range meant(folders, c.k.namespace, n) {
 				if slices.Contains(seen, f.key()) {
 					continue
 				}
@@ -119,8 +119,8 @@ func (r *Repository) readySteps(ctx context.Context, c *change) error {
 	return c.plan.Source.Locate(err)
 }
 
-// choose1 keeps the folders that a step means.
-func choose1(folders []Folder, own string, n Need) []Folder {
+// meant keeps the folders that a step means.
+func meant(folders []Folder, own string, n Need) []Folder {
 	for _, space := range []string{n.Namespace, own} {
 		for _, f := range folders {
 			if space != "" && f.Namespace == space {
