@@ -41,6 +41,7 @@ func (s *Step) Do(ctx context.Context, sub *Subject, r Runner, req *infer.Reques
 		})
 	}
 	start := infer.Now()
+	req.Times.QueueStart = start // as in the original, where the lookup stands at the queue
 	epoch := s.purges.Load()
 	q := s.keys.Query(sub, req)
 	defer q.Done()

@@ -1,6 +1,16 @@
 package redis
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -238,5 +248,67 @@ func TestEncodeIsDecoded(t *testing.T) {
 			t.Errorf("byte %d changed, and the value was taken", i)
 		}
 		b[i] ^= 0x10
+	}
+}
+
+// pems writes a certificate of the loopback address, its own root, and its key.
+func pems(t *testing.T) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for name, b := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: raw}} {
+		if err := os.WriteFile(name, pem.EncodeToMemory(b), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cert, key
+}
+
+// Redis over TLS that wants a client's certificate.
+func TestTLS(t *testing.T) {
+	cert, key := pems(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "yes")
+	sub := cachetest.Subject("m", "1", 1)
+	for _, roots := range []TLS{{CACert: cert}, {CACertDir: filepath.Dir(cert)}} {
+		_, r := rig(t, port, func(c *Config) {
+			c.TLS = roots
+			c.TLS.Enabled, c.TLS.Cert, c.TLS.Key = true, cert, key
+		})
+		r.Insert(sub, cachetest.Request(1), cachetest.Response(1))
+		r.Arrives(t, sub, cachetest.Request(1))
+	}
+	for name, bad := range map[string]TLS{"plain text": {}, "without a certificate": {Enabled: true, CACert: cert},
+		"without the root": {Enabled: true, Cert: cert, Key: key}, "another name": {Enabled: true, Cert: cert, Key: key, CACert: cert, SNI: "redis.example"}} {
+		_, r := rig(t, port, func(c *Config) { c.TLS = bad })
+		if e := r.Lookup(t.Context(), sub, cachetest.Request(1)); e != nil {
+			t.Errorf("%s: %+v", name, e)
+		}
+	}
+	cfg := Config{Host: "127.0.0.1", Port: port, TLS: TLS{Enabled: true, CACert: key}}
+	if _, err := New(t.Context(), cfg, slog.New(slog.DiscardHandler)); infer.CodeOf(err) != infer.InvalidArg {
+		t.Errorf("a file without a certificate: %v", err)
 	}
 }

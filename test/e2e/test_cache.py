@@ -84,7 +84,8 @@ def cached(built, tmp_path_factory):
                         short=ONE + CACHED + 'parameters { key: "response_cache_ttl" value { string_value: "0.3" } }',
                         tagged=ONE + CACHED + 'parameters { key: "response_cache_tags" value { string_value: "blue" } }',
                         slow=ONE + CACHED + 'parameters { key: "execute_delay_ms" value { string_value: "300" } }',
-                        ordered=ORDERED + CACHED, step=ONE, chain=ENSEMBLE + CACHED)
+                        ordered=ORDERED + CACHED, step=ONE, chain=ENSEMBLE + CACHED,
+                        part=ONE + CACHED, whole=ENSEMBLE.replace('"step"', '"part"'))
     s = harness.Server([folder], [LOCAL, "--model-control-mode=explicit", "--load-model=*"])
     s.folder_of_models = folder
     yield s
@@ -157,6 +158,15 @@ def test_ensemble_forgets_with_its_step(cached):
     assert [state(cached, "chain", request) for _ in range(2)] == [MISS, HIT]
     reload(cached, "step")
     assert [state(cached, "chain", request) for _ in range(2)] == [MISS, HIT]
+
+
+def test_step_of_an_ensemble_is_cached_by_itself(cached):
+    request = body(tensor([3, 4], [1, 2], "IN"))
+    for _ in range(3):
+        status, cache, answer = ask(cached, "whole", request)
+        assert (status, cache, answer["outputs"][0]["data"]) == (200, None, [3, 4])
+    stats = cached.get("/v2/models/part/stats")["model_stats"][0]
+    assert (stats["execution_count"], stats["inference_stats"]["cache_hit"]["count"]) == (1, 2)
 
 
 def test_ends(cached):
