@@ -47,7 +47,13 @@ func (h *hotCall) Memory(n int64, first []byte) (*infer.Buffer, error) {
 	if n >= copyFrom {
 		pad = alignUp(firstRaw(first)) - firstRaw(first)
 	}
-	return h.s.bodies.Body(pad + n)
+	memory, err := h.s.bodies.Body(pad + n)
+	if err != nil {
+		// For the count of refusals: the beginning names the model, as a rule. That the
+		// call is refused is settled, so a fault of what there is adds nothing.
+		_ = h.s.decodeOwned(h.Call, first)
+	}
+	return memory, err
 }
 
 // firstRaw is where the first large raw_input_contents begins in a message, 0 where its
