@@ -47,7 +47,7 @@ func (m *model) Do(_ context.Context, req *infer.Request, send infer.SendFunc) e
 	}
 	scores := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, math.Float32bits(1)), math.Float32bits(2))
 	return send(&infer.Response{ID: req.ID, Final: true,
-		Outputs: []infer.Tensor{{Name: "scores", Datatype: infer.FP32, Shape: []int64{1, 2}, Data: scores}, {Name: "other"}},
+		Outputs: []infer.Tensor{{Name: "scores", Datatype: infer.FP32, Shape: []int64{1, 2}, Data: scores}, {Name: "other", Datatype: infer.Bytes, Shape: []int64{0}}},
 		Memory:  infer.NewBuffer(nil, func(*infer.Buffer) { m.freed++ })})
 }
 
