@@ -406,21 +406,3 @@ func BenchmarkStepHit(b *testing.B) {
 		}
 	}
 }
-
-// A hit costs one allocation: the answer.
-func TestHitAllocates(t *testing.T) {
-	r := newRig()
-	req := request()
-	req.Params = nil
-	send := func(*infer.Response) error { return nil }
-	ask := func() {
-		if err := r.Do(t.Context(), r.s, r.run, req, send); err != nil {
-			t.Error(err)
-		}
-	}
-	ask()
-	// under the race detector pools forget now and then
-	if n := testing.AllocsPerRun(200, ask); n > 2 {
-		t.Errorf("%v allocations", n)
-	}
-}
