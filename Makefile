@@ -35,6 +35,7 @@ test: fmt-check vet lint generate-check build models venv-test analyzer redis ##
 	@CGO_ENABLED=1 CGO_CFLAGS="$$(scripts/cflags.sh)" go test $(TAGS) -race -timeout 300s -json ./... | $(PYTHON) scripts/gotest.py
 	@echo "== fuzz, 3 s each"
 	@scripts/fuzz.sh 3
+	@go build -o bin/loadgen ./bench/loadgen
 	@echo "== clients and faults against the built binaries (test/conformance, test/e2e)"
 	@$(VENV) -m pytest -q -rs --tb=short -p no:cacheprovider test/conformance test/e2e
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"strconv"
 	"sync"
@@ -117,7 +118,15 @@ func (m models) Acquire(ctx context.Context, name, version string) (pipeline.Mod
 }
 
 func (g *Gateway) newStats(m *repository.Model) repository.Stats {
-	s := g.stats.Model(m.Name, m.Version, m.Config.GetMetricTags(), m.Batched())
+	tags := m.Config.GetMetricTags()
+	if ns := m.Namespace(); ns != "" { // else models of one name would share their figures
+		tags = maps.Clone(tags)
+		if tags == nil {
+			tags = map[string]string{}
+		}
+		tags["namespace"] = ns
+	}
+	s := g.stats.Model(m.Name, m.Version, tags, m.Batched())
 	if m.Current() != nil {
 		s.Cached()
 	}

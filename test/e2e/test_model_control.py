@@ -244,6 +244,8 @@ def test_namespaces(start, tmp_path):
     assert infer(httpclient, client, "b") == 3
     client.load_model("a")
     refused(lambda: infer(httpclient, client, "a"), "There are 2 identifiers of model 'a' in global map")
+    series = [line for line in server.metrics_text().splitlines() if line.startswith("nv_inference_count{") and 'model="a"' in line]
+    assert len(series) == 2 and all(sum(f'namespace="{r}"' in line for line in series) == 1 for r in (one, two)), series
     client.unload_model("a")
     assert infer(httpclient, client, "b") == 3
 
@@ -268,7 +270,7 @@ def test_reload_under_load(explicit):
     """50,000 requests over both protocols while the model is reloaded: none fails, the model is always ready, and what
     comes after a load call has returned is the new version's."""
     if not LOADGEN.exists():
-        pytest.skip("bin/loadgen is not there: make bench builds it")
+        pytest.skip("bin/loadgen is not there: make test builds it")
     repository, server = explicit
     both = clients(server)
     both[0][1].load_model("m")
