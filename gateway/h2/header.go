@@ -28,7 +28,13 @@ type header struct {
 	size      int    // as RFC 9113, 6.5.2 counts
 	malformed string // why the call is malformed (RFC 9113, 8.1.1); "" where it is not
 	large     bool   // over the limit
+	pseudos   bool   // there is a pseudo field, which trailers may not have
+	refused   string // why grpc-go would refuse the call, with code Internal; "" where it would not
+	length    int64  // content-length; -1: not given
 }
+
+// missing is the fault of every block of trailers.
+const missing = "missing pseudo-header"
 
 // get is the first value of a header, "" where there is none.
 func (h *header) get(key string) string {
@@ -49,7 +55,7 @@ func (h *header) metadata() metadata.MD {
 	for i := range h.fields {
 		f := &h.fields[i]
 		switch f.Name {
-		case "te", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding":
+		case "te", "grpc-timeout", "grpc-encoding", "grpc-message-type", "grpc-message", "grpc-status":
 			continue
 		}
 		value := f.Value
@@ -89,12 +95,26 @@ func (h *header) add(f hpack.HeaderField, limit int) {
 	case "grpc-timeout":
 		d, ok := parseTimeout(f.Value)
 		if !ok {
-			h.fault("malformed grpc-timeout")
+			h.refused = "malformed grpc-timeout: " + strconv.Quote(f.Value)
+			break
 		}
 		h.timeout, h.timed = d, true
+	case "content-length":
+		n, err := strconv.ParseUint(f.Value, 10, 62)
+		if err != nil || h.length >= 0 && h.length != int64(n) {
+			h.fault("invalid content-length")
+		}
+		h.length = int64(n)
+	case "host":
+		if h.get("host") != "" {
+			h.refused = "num values of :authority: 1, num values of host: 2, both must only have 1 value as per HTTP/2 spec"
+		}
 	default:
 		if !validName(f.Name) {
 			h.fault("invalid header name")
+		}
+		if _, ok := decodeBinary(f.Name, f.Value); !ok {
+			h.refused = "malformed binary metadata " + strconv.Quote(f.Value) + " in header " + strconv.Quote(f.Name)
 		}
 	}
 	if !validValue(f.Value) {
@@ -110,6 +130,10 @@ func (h *header) pseudo(f hpack.HeaderField) {
 		}
 		*p = f.Value
 	}
+	h.pseudos = true
+	if !validValue(f.Value) {
+		h.fault("invalid header value")
+	}
 	if h.regular {
 		h.fault("pseudo-header behind a regular one")
 	}
@@ -121,7 +145,7 @@ func (h *header) pseudo(f hpack.HeaderField) {
 	case ":scheme":
 		set(&h.scheme)
 	case ":authority":
-		h.authority = f.Value
+		set(&h.authority)
 	default:
 		h.fault("unknown pseudo-header")
 	}
@@ -136,7 +160,7 @@ func (h *header) fault(text string) {
 // finish checks what must be there.
 func (h *header) finish() {
 	if h.method == "" || h.path == "" || h.scheme == "" {
-		h.fault("missing pseudo-header")
+		h.fault(missing)
 	}
 }
 
@@ -190,16 +214,18 @@ func parseTimeout(s string) (time.Duration, bool) {
 }
 
 // headerReader decodes header blocks of one connection. A client's calls are mostly
-// alike, so the last block that consists of indexed fields alone, which change nothing
-// in the table, is kept with what it says.
+// alike, so the last block that changes nothing in the table is kept with what it says.
 type headerReader struct {
 	dec   *hpack.Decoder
 	limit int
 	into  *header
 
-	block  []byte // an indexed-only block
+	block  []byte // a steady block
 	parsed *header
 }
+
+// maxSteady bounds the block that is kept.
+const maxSteady = 2 << 10
 
 func newHeaderReader(limit int) *headerReader {
 	r := &headerReader{limit: limit}
@@ -213,7 +239,7 @@ func (r *headerReader) read(block []byte) (*header, error) {
 	if r.parsed != nil && bytes.Equal(block, r.block) {
 		return r.parsed, nil
 	}
-	h := &header{}
+	h := &header{length: -1}
 	r.into = h
 	_, err := r.dec.Write(block)
 	if err == nil {
@@ -224,19 +250,58 @@ func (r *headerReader) read(block []byte) (*header, error) {
 	}
 	h.finish()
 	r.parsed = nil
-	if indexedOnly(block) {
+	if len(block) <= maxSteady && steady(block) {
 		r.block, r.parsed = append(r.block[:0], block...), h
 	}
 	return h, nil
 }
 
-// indexedOnly says that every field of a block is one byte that names an entry of a
-// table (RFC 7541, 6.1).
-func indexedOnly(block []byte) bool {
-	for _, b := range block {
-		if b < 0x80 || b == 0xff {
+// steady says that a block changes nothing in the table: its fields are indexed, or
+// literals that are not to be indexed (RFC 7541, 6.1, 6.2.2 and 6.2.3). The decoder has
+// found the block valid.
+func steady(block []byte) bool {
+	for len(block) > 0 {
+		b := block[0]
+		switch {
+		case b >= 0x80:
+			_, block = skipInt(block, 7)
+			continue
+		case b >= 0x20: // incremental indexing, or a new size
 			return false
 		}
+		index, rest := skipInt(block, 4)
+		if index == 0 {
+			rest = skipString(rest)
+		}
+		block = skipString(rest)
 	}
-	return len(block) > 0
+	return true
+}
+
+// skipInt reads an integer with a prefix of so many bits (RFC 7541, 5.1).
+func skipInt(b []byte, bits uint) (int, []byte) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	most := 1<<bits - 1
+	n := int(b[0]) & most
+	b = b[1:]
+	if n < most {
+		return n, b
+	}
+	for shift := uint(0); len(b) > 0 && shift < 28; shift += 7 {
+		c := b[0]
+		b = b[1:]
+		n += int(c&0x7f) << shift
+		if c < 0x80 {
+			break
+		}
+	}
+	return n, b
+}
+
+// skipString passes a string over (RFC 7541, 5.2).
+func skipString(b []byte) []byte {
+	n, rest := skipInt(b, 7)
+	return rest[min(n, len(rest)):]
 }
