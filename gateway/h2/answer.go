@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,11 +20,10 @@ import (
 // Header blocks are written without the dynamic table and without Huffman codes, so
 // that they depend on nothing. Source: RFC 7541, 6.2.2 and appendix A.
 const (
-	status200   = 0x88 // :status: 200, indexed
-	nameStatus  = 8    // :status
-	nameType    = 31   // content-type
-	typeGRPC    = "application/grpc"
-	typeDefault = "text/plain; charset=utf-8"
+	status200  = 0x88 // :status: 200, indexed
+	nameStatus = 8    // :status
+	nameType   = 31   // content-type
+	typeGRPC   = "application/grpc"
 )
 
 // appendField adds a literal field with a name of its own, never indexed by us.
@@ -67,6 +67,9 @@ func appendHeaders(b []byte, compressor string, fields []string) []byte {
 func appendFields(b []byte, fields []string) []byte {
 	for i := 0; i+1 < len(fields); i += 2 {
 		name, value := strings.ToLower(fields[i]), fields[i+1]
+		if reserved(name) {
+			continue
+		}
 		if strings.HasSuffix(name, "-bin") {
 			value = base64.RawStdEncoding.EncodeToString([]byte(value))
 		}
@@ -77,13 +80,55 @@ func appendFields(b []byte, fields []string) []byte {
 	return b
 }
 
-// binaryValue decodes a "-bin" header, padded or not; what is no base64 stays as it is.
-func binaryValue(v string) string {
-	b, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(v, "="))
-	if err != nil {
-		return v
+// reserved says that a header is the transport's, so that no handler may send it. The
+// list is grpc-go's.
+func reserved(name string) bool {
+	switch name {
+	case "content-type", "user-agent", "grpc-message-type", "grpc-encoding", "grpc-message", "grpc-status", "grpc-timeout", "te":
+		return true
 	}
-	return string(b)
+	return strings.HasPrefix(name, ":")
+}
+
+// decodeBinary decodes the value of a "-bin" header, padded or not; false: it is no
+// base64. Other headers' values stay as they are.
+func decodeBinary(name, v string) (string, bool) {
+	if !strings.HasSuffix(name, "-bin") {
+		return v, true
+	}
+	b, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(v, "="))
+	return string(b), err == nil
+}
+
+// binaryValue is decodeBinary's, or v where it is no base64.
+func binaryValue(v string) string {
+	if b, ok := decodeBinary("-bin", v); ok {
+		return b
+	}
+	return v
+}
+
+// appendBlock adds a header block, in as many frames as the peer's largest one asks for.
+func (c *conn) appendBlock(b []byte, stream uint32, flags byte, block []byte) []byte {
+	kind := byte(frameHeaders)
+	for len(block) > c.peerFrame {
+		b = append(appendFrame(b, c.peerFrame, kind, flags, stream), block[:c.peerFrame]...)
+		block, kind, flags = block[c.peerFrame:], frameContinuation, 0
+	}
+	return append(appendFrame(b, len(block), kind, flags|flagEndHeaders, stream), block...)
+}
+
+// blockLocked ends the header block that begins with its frame's header at at.
+func (c *conn) blockLocked(at int) {
+	frame := c.out.small[at:]
+	n := len(frame) - frameHeader
+	if n <= c.peerFrame {
+		frame[0], frame[1], frame[2] = byte(n>>16), byte(n>>8), byte(n)
+		return
+	}
+	h := parseHead(frame)
+	block := slices.Clone(frame[frameHeader:])
+	c.out.small = c.appendBlock(c.out.small[:at], h.stream, h.flags&^flagEndHeaders, block)
 }
 
 // okTrailer ends a call that succeeded.
@@ -171,16 +216,16 @@ func (st *Stream) answer(parts mem.BufferSlice, err error) {
 	at := len(c.out.small)
 	c.out.small = appendFrame(c.out.small, 0, frameHeaders, flagEndHeaders, st.id)
 	c.out.small = appendHeaders(c.out.small, compressor, nil)
-	setLength(c.out.small[at:])
+	c.blockLocked(at)
 	st.begun = true
 	total := len(st.out.prefix) + n
-	if n < byReference && len(c.sending) == 0 && int64(total) <= min(c.sendLeft, st.sendLeft) {
+	if n < byReference && len(c.out.small) < burst && len(c.sending) == 0 && int64(total) <= min(c.sendLeft, st.sendLeft) {
 		c.smallLocked(st, parts, n, compressed)
 		c.out.small = append(c.out.small, 0, 0, 0, frameHeaders, flagEndHeaders|flagEndStream, byte(st.id>>24), byte(st.id>>16),
 			byte(st.id>>8), byte(st.id))
 		at = len(c.out.small) - frameHeader
 		c.out.small = appendStatus(c.out.small, nil, trailer)
-		setLength(c.out.small[at:])
+		c.blockLocked(at)
 		if !st.remoteEnd.Load() {
 			c.out.small = appendReset(c.out.small, st.id, codeNo)
 			c.stale = append(c.stale, st.id)
@@ -202,24 +247,25 @@ func (c *conn) smallLocked(st *Stream, parts mem.BufferSlice, n int, compressed 
 	c.out.small = b
 	c.sendLeft -= int64(5 + n)
 	st.sendLeft -= int64(5 + n)
+	c.granted = min(c.granted+grants, maxGrants)
 	parts.Free()
 }
 
 // queueLocked gives a message to the stream's output.
 func (st *Stream) queueLocked(parts mem.BufferSlice, n int, compressed byte) {
 	st.out = outgoing{parts: parts, at: -1, left: 5 + n, prefix: [5]byte{compressed, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}}
-	st.queued, st.moved = true, infer.Now()
+	st.queued, st.moved, st.steps = true, infer.Now(), 0
 	st.c.sending = append(st.c.sending, st)
 }
 
 // failLocked ends a call with an error: in its trailers, or in its only header.
 func (c *conn) failLocked(st *Stream, err error, trailer []string) {
 	var b []byte
-	var plain httpStatus
+	var none *abort
 	switch {
-	case errors.As(err, &plain):
-		b = appendIndexed(b, nameStatus, strconv.Itoa(int(plain)))
-		b = appendIndexed(b, nameType, typeDefault)
+	case errors.As(err, &none):
+		b = appendIndexed(b, nameStatus, strconv.Itoa(none.http))
+		b = appendStatus(appendIndexed(b, nameType, typeGRPC), none.Err(), nil)
 	case st.begun:
 		b = appendStatus(b, err, trailer)
 	default:
@@ -230,12 +276,6 @@ func (c *conn) failLocked(st *Stream, err error, trailer []string) {
 		return
 	}
 	c.endLocked(st, b)
-}
-
-// setLength writes the length of the frame that b is.
-func setLength(b []byte) {
-	n := len(b) - frameHeader
-	b[0], b[1], b[2] = byte(n>>16), byte(n>>8), byte(n)
 }
 
 // run answers a call, on a goroutine of the crew.
@@ -293,8 +333,7 @@ func (st *Stream) message() (*infer.Buffer, []byte, error) {
 	return st.c.s.decompress(st.head.encoding, data, st.call)
 }
 
-// compressed encodes an answer as the handler wishes. Nothing is compressed that its
-// encoding makes larger.
+// compressed encodes an answer as the handler wishes.
 func (st *Stream) compressed(parts mem.BufferSlice) (mem.BufferSlice, error) {
 	st.mu.Lock()
 	name := st.compressor

@@ -31,36 +31,70 @@ func compress(z encoding.Compressor, parts mem.BufferSlice) (mem.BufferSlice, er
 }
 
 // decompress reads a message into memory of its call; call is nil for services. No
-// more than the largest message is ever read, and memory grows as it comes.
+// more than the largest message is ever read, and it is read into counted memory, which
+// grows as it comes, so that small messages which decompress to large ones are refused
+// like large ones.
 func (s *Server) decompress(name string, data []byte, call Call) (*infer.Buffer, []byte, error) {
 	z := encoding.GetCompressor(name)
 	r, err := z.Decompress(bytes.NewReader(data))
 	if err != nil {
-		return nil, nil, status.Errorf(codes.Internal, "grpc: failed to decompress the received message: %v", err)
+		return nil, nil, status.Errorf(codes.Internal, "grpc: failed to decompress the message: %v", err)
 	}
-	var plain bytes.Buffer
-	n, err := io.Copy(&plain, io.LimitReader(r, s.cfg.MaxMessage+1))
+	plain, n, err := s.readAll(r, min(max(4*int64(len(data)), peek), s.cfg.MaxMessage))
 	if closer, ok := r.(io.Closer); ok {
-		err = errors.Join(err, closer.Close())
+		if closed := closer.Close(); err == nil && closed != nil {
+			err = status.Errorf(codes.Internal, "grpc: failed to read decompressed data: %v", closed)
+		}
 	}
-	switch {
-	case n > s.cfg.MaxMessage:
-		return nil, nil, status.Errorf(codes.ResourceExhausted, "grpc: message after decompression larger than max %d", s.cfg.MaxMessage)
-	case err != nil:
-		return nil, nil, status.Errorf(codes.Internal, "grpc: failed to decompress the received message: %v", err)
-	case n == 0:
-		return nil, nil, nil
+	if err != nil || n == 0 {
+		plain.Release()
+		return nil, nil, err
 	}
-	var memory *infer.Buffer
-	if call != nil {
-		memory, err = call.Memory(n, plain.Bytes()[:min(n, peek)])
-	} else {
-		memory, err = s.deps.Memory.Body(n)
+	if call == nil {
+		return plain, plain.Data[:n], nil
 	}
+	defer plain.Release()
+	memory, err := call.Memory(n, plain.Data[:min(n, peek)])
 	if err != nil {
 		return nil, nil, err
 	}
 	dst := memory.Data[int64(len(memory.Data))-n:]
-	copy(dst, plain.Bytes())
+	copy(dst, plain.Data[:n])
 	return memory, dst, nil
+}
+
+// readAll reads r to its end into memory that begins with size bytes. The memory is the
+// caller's also with an error; it may be nil then.
+func (s *Server) readAll(r io.Reader, size int64) (memory *infer.Buffer, n int64, err error) {
+	if memory, err = s.deps.Memory.Body(size); err != nil {
+		return nil, 0, err
+	}
+	for {
+		var got int
+		if n < int64(len(memory.Data)) {
+			got, err = r.Read(memory.Data[n:])
+		} else { // is it the end?
+			var one [1]byte
+			if got, err = r.Read(one[:]); got > 0 {
+				if n >= s.cfg.MaxMessage {
+					return memory, n, status.Errorf(codes.ResourceExhausted, "grpc: received message after decompression larger than max %d", s.cfg.MaxMessage)
+				}
+				larger, refused := s.deps.Memory.Body(min(4*n, s.cfg.MaxMessage))
+				if refused != nil {
+					return memory, n, refused
+				}
+				copy(larger.Data, memory.Data)
+				memory.Release()
+				memory = larger
+				memory.Data[n] = one[0]
+			}
+		}
+		n += int64(got)
+		switch {
+		case err == io.EOF:
+			return memory, n, nil
+		case err != nil:
+			return memory, n, status.Errorf(codes.Internal, "grpc: failed to read decompressed data: %v", err)
+		}
+	}
 }

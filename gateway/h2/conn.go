@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -8,9 +9,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"google.golang.org/grpc/credentials"
 
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/infer"
@@ -22,7 +27,7 @@ type conn struct {
 	nc     net.Conn // reads and writes
 	outer  net.Conn // is closed
 	remote net.Addr
-	secure bool
+	auth   credentials.AuthInfo // of TLS; nil: plain text
 
 	// The reading goroutine's alone.
 	buf        []byte // what was read: buf[r:w] is not used up
@@ -36,10 +41,17 @@ type conn struct {
 	uncredited int64
 	receiving  map[uint32]*Stream // whose message or end has not arrived
 	begun      []*Stream          // in this burst, not dispatched yet
+	late       late               // calls that we ended before their client had
 	guard      guard
-	news       bool // something was queued that nobody is about to write
+	ahead      int64  // memory that messages have and bytes of them that are still to come
+	frames     uint   // that were read
+	inFrame    bool   // reading a frame's payload
+	kicked     bool   // watch woke the reader
+	swept      int64  // when expire ran last
+	called     uint32 // streams that the peer opened
+	news       bool   // something was queued that nobody is about to write
 
-	read   atomic.Int64  // when the peer was last heard, on the clock of infer.Now
+	heard  atomic.Int64  // when the peer was last heard, on the clock of infer.Now
 	opened atomic.Uint32 // lastID, for others
 
 	mu        sync.Mutex
@@ -57,8 +69,13 @@ type conn struct {
 	draining  bool   // GOAWAY was sent: lastOK is the last stream that is served
 	lastOK    uint32 // maxStreamID until the second GOAWAY
 	ended     error  // why the connection is over
-	strikesOK bool   // something was sent since the peer's last ping
-	pinged    bool   // our keepalive waits for its answer
+	ready     bool   // the handshake is over: frames may be written
+	lingers   bool   // ended in good order: the reading goroutine closes
+	waiting   bool   // the reading goroutine waits on room
+	room      sync.Cond
+	granted   int  // window updates that the peer may send without need
+	strikesOK bool // something was sent since the peer's last ping
+	pinged    bool // our keepalive waits for its answer
 	alive     *time.Timer
 	age       *time.Timer
 	flushers  sync.WaitGroup
@@ -67,9 +84,11 @@ type conn struct {
 const readBuffer = 32 << 10
 
 func newConn(s *Server, nc net.Conn) *conn {
-	return &conn{s: s, nc: listen.Underneath(nc), outer: nc, remote: nc.RemoteAddr(), headers: newHeaderReader(s.cfg.MaxHeaderBytes),
+	c := &conn{s: s, nc: listen.Underneath(nc), outer: nc, remote: nc.RemoteAddr(), headers: newHeaderReader(s.cfg.MaxHeaderBytes),
 		recvLeft: int64(s.cfg.ConnectionWindow), receiving: map[uint32]*Stream{}, streams: map[uint32]*Stream{}, sendLeft: initialWindow, peerInit: initialWindow,
 		peerFrame: minMaxFrame, lastOK: maxStreamID, guard: newGuard(s.cfg.MinPingInterval)}
+	c.room.L = &c.mu
+	return c
 }
 
 // serve reads until the connection is over.
@@ -83,9 +102,17 @@ func (c *conn) serve() {
 		c.goAway(fault)
 		c.s.deps.Log.Debug("gRPC: connection ended", "remote", c.remote, "error", fault.text)
 	}
-	c.close(err)
+	c.mu.Lock()
+	lingers := c.lingers
+	c.mu.Unlock()
+	if !lingers {
+		c.close(err)
+	}
 	for _, st := range c.receiving {
 		c.abandon(st, context.Canceled)
+	}
+	if lingers {
+		c.linger()
 	}
 	c.flushers.Wait()
 }
@@ -103,20 +130,24 @@ func (c *conn) handshake() error {
 		if p := tc.ConnectionState().NegotiatedProtocol; p != "h2" {
 			return fmt.Errorf("h2: the client negotiated %q", p)
 		}
-		c.nc, c.secure = tc, true
+		c.mu.Lock()
+		c.nc = tc
+		c.auth = credentials.TLSInfo{State: tc.ConnectionState(),
+			CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
+		c.mu.Unlock()
 	}
 	c.buf = make([]byte, readBuffer)
-	if err := c.need(len(preface)); err != nil {
+	if err := c.preface(); err != nil {
 		return err
 	}
-	if string(c.buf[:len(preface)]) != preface {
-		return errors.New("h2: no HTTP/2 preface")
-	}
-	c.r += len(preface)
 	if err := c.nc.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended != nil {
+		return c.ended
+	}
 	b := appendFrame(c.out.small, 5*6, frameSettings, 0, 0)
 	b = appendSetting(b, settingStreams, c.s.cfg.MaxStreams)
 	b = appendSetting(b, settingWindow, uint32(c.s.cfg.StreamWindow))
@@ -127,9 +158,22 @@ func (c *conn) handshake() error {
 		b = appendWindow(b, 0, n)
 	}
 	c.out.small = b
-	c.mu.Unlock()
-	c.news = true // they leave before the reader blocks
-	c.startTimers()
+	c.ready, c.news = true, true // they leave before the reader blocks
+	c.startTimersLocked()
+	return nil
+}
+
+// preface reads the client's preface. What can't become one is seen at its first byte.
+func (c *conn) preface() error {
+	for have := 1; have <= len(preface); have++ {
+		if err := c.need(have); err != nil {
+			return err
+		}
+		if c.buf[have-1] != preface[have-1] {
+			return errors.New("h2: no HTTP/2 preface")
+		}
+	}
+	c.r += len(preface)
 	return nil
 }
 
@@ -138,12 +182,17 @@ func (c *conn) handshake() error {
 func (c *conn) loop() error {
 	first := true
 	for {
-		if c.w-c.r < frameHeader {
+		c.inFrame = false
+		for c.w-c.r < frameHeader {
 			c.settle()
+			if err := c.more(); err != nil {
+				return err
+			}
 		}
-		if err := c.need(frameHeader); err != nil {
-			return err
+		if c.frames++; c.frames%sweepEvery == 0 {
+			c.sweep()
 		}
+		c.inFrame = true
 		h := parseHead(c.buf[c.r:])
 		if first && (h.kind != frameSettings || h.has(flagAck)) {
 			return &connError{codeProtocol, "the first frame is not SETTINGS"}
@@ -172,10 +221,64 @@ func (c *conn) settle() {
 	}
 	c.begun = c.begun[:0]
 	c.forgetStale()
+	if at := c.heard.Load(); c.kicked || at-c.swept > int64(c.s.cfg.WriteTimeout)/2 {
+		c.kicked, c.swept = false, at
+		c.expire(infer.Now())
+	}
+}
+
+// sweepEvery is the number of frames after which a busy reader, which never finds its
+// buffer empty, forgets what is over.
+const sweepEvery = 256
+
+// sweep is settle in a burst that does not end: it dispatches nothing.
+func (c *conn) sweep() {
+	c.begun = slices.DeleteFunc(c.begun, func(st *Stream) bool { return st.dispatched || st.discard })
+	c.forgetStale()
+}
+
+// receive reads from the peer; it is the one way to. What waits to be written leaves
+// before it may block. It may read nothing, when watch has woken it.
+func (c *conn) receive(b []byte) (int, error) {
 	if c.news {
 		c.news = false
 		c.flushAside()
 	}
+	n, err := c.nc.Read(b)
+	if n > 0 {
+		c.heard.Store(infer.Now())
+		return n, nil
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) && c.woken() {
+		return 0, nil
+	}
+	return 0, err
+}
+
+// woken says that a read ended because watch wants the reader to look around. In the
+// middle of a frame there is nothing to look at, but the peer must not stay there.
+func (c *conn) woken() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.ready || c.ended != nil || c.inFrame && infer.Now()-c.heard.Load() > int64(c.s.cfg.WriteTimeout) {
+		return false
+	}
+	c.kicked = true
+	return c.nc.SetReadDeadline(time.Time{}) == nil
+}
+
+// more reads once, behind what is there.
+func (c *conn) more() error {
+	if c.r > 0 {
+		c.w = copy(c.buf, c.buf[c.r:c.w])
+		c.r = 0
+	}
+	n, err := c.receive(c.buf[c.w:])
+	c.w += n
+	if err == io.EOF && c.w > 0 {
+		return io.ErrUnexpectedEOF
+	}
+	return err
 }
 
 // need makes buf[r:] hold n bytes, n at most half of the buffer or what it grows to.
@@ -183,26 +286,16 @@ func (c *conn) need(n int) error {
 	if c.w-c.r >= n {
 		return nil
 	}
-	if c.r > 0 {
-		c.w = copy(c.buf, c.buf[c.r:c.w])
-		c.r = 0
-	}
 	if n > len(c.buf) {
 		grown := make([]byte, n)
-		copy(grown, c.buf[:c.w])
-		c.buf = grown
+		c.w = copy(grown, c.buf[c.r:c.w])
+		c.r, c.buf = 0, grown
 	}
-	for c.w < n {
-		got, err := c.nc.Read(c.buf[c.w:])
-		c.w += got
-		if err != nil && c.w < n {
-			if err == io.EOF && c.w > 0 {
-				return io.ErrUnexpectedEOF
-			}
+	for c.w-c.r < n {
+		if err := c.more(); err != nil {
 			return err
 		}
 	}
-	c.read.Store(infer.Now())
 	return nil
 }
 
@@ -293,16 +386,44 @@ func (c *conn) skip(n int) error {
 }
 
 // close ends the connection and every call on it; the first reason counts.
-func (c *conn) close(err error) {
-	if err == nil {
-		err = io.EOF
+func (c *conn) close(err error) { c.end(cmp.Or(err, io.EOF), false) }
+
+// finish is close when all that is to be said was written. The peer may still be
+// sending, and a connection that is closed on what it sends is reset, which can cost
+// the peer what it has not read. So our direction alone is closed, and the reading
+// goroutine waits a moment for the peer's end.
+func (c *conn) finish(err error) { c.end(err, true) }
+
+// linger is the reading goroutine's part of finish.
+func (c *conn) linger() {
+	if err := c.nc.SetReadDeadline(time.Now().Add(lastWords)); err == nil {
+		for left := maxLinger; left > 0; {
+			n, err := c.nc.Read(c.buf)
+			if left -= n; err != nil {
+				break
+			}
+		}
 	}
+	_ = c.outer.Close() // all was said
+}
+
+// maxLinger bounds what is read of a peer that does not stop.
+const maxLinger = 16 << 20
+
+func (c *conn) end(err error, linger bool) {
 	c.mu.Lock()
 	if c.ended != nil {
 		c.mu.Unlock()
+		if !linger {
+			_ = c.outer.Close() // it may linger
+		}
 		return
 	}
 	c.ended = err
+	var half interface{ CloseWrite() error }
+	if linger { // then the handshake is over and nc stays
+		half, c.lingers = c.nc.(interface{ CloseWrite() error })
+	}
 	streams := make([]*Stream, 0, len(c.streams))
 	for _, st := range c.streams {
 		c.removeLocked(st)
@@ -317,8 +438,15 @@ func (c *conn) close(err error) {
 	if !c.flushing { // else whoever writes drops it
 		c.out.drop()
 	}
+	c.room.Broadcast()
+	lingers := c.lingers
 	c.mu.Unlock()
-	_ = c.outer.Close() // what it still had to say is said or lost
+	if lingers {
+		lingers = half.CloseWrite() == nil && c.nc.SetReadDeadline(time.Unix(1, 0)) == nil
+	}
+	if !lingers {
+		_ = c.outer.Close() // what it still had to say is said or lost
+	}
 	for _, st := range streams {
 		st.End(context.Canceled)
 	}

@@ -24,7 +24,7 @@ const maxUnread = 1 << 20
 
 // crowdedLocked notices a peer that makes us answer and reads no answer.
 func (c *conn) crowdedLocked() error {
-	if c.out.controls++; c.flushing && c.out.controls > maxUnread/frameHeader {
+	if c.out.controls++; c.out.controls > maxUnread/frameHeader {
 		return &connError{codeEnhanceYourCalm, "answers are not read"}
 	}
 	return nil
@@ -49,6 +49,7 @@ func (c *conn) resetFrame(h head, b []byte) error {
 	if st != nil {
 		st.End(context.Canceled)
 	}
+	c.late.forget(h.stream)
 	c.news = true // a drained connection may be over
 	return c.guard.reset()
 }
@@ -76,16 +77,30 @@ func (c *conn) windowFrame(h head, b []byte) error {
 			if n == 0 {
 				code = codeProtocol
 			}
-			c.out.small = appendReset(c.out.small, st.id, code)
-			c.removeLocked(st)
+			c.resetLocked(st, code)
 			defer st.End(context.Canceled)
+			c.news = true
+			return c.guard.reset()
 		}
 	}
-	if len(c.sending) > 0 || h.stream != 0 && n == 0 {
+	if len(c.sending) > 0 {
 		c.news = true
 		return nil
 	}
+	if c.granted > 0 {
+		c.granted--
+		return nil
+	}
 	return c.guard.control() // an update that nothing waits for
+}
+
+// resetLocked ends a call by a reset of ours.
+func (c *conn) resetLocked(st *Stream, code errCode) {
+	c.out.small = appendReset(c.out.small, st.id, code)
+	if !st.remoteEnd.Load() {
+		c.stale = append(c.stale, st.id)
+	}
+	c.removeLocked(st)
 }
 
 func (c *conn) settings(h head, b []byte) error {
@@ -99,17 +114,37 @@ func (c *conn) settings(h head, b []byte) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	window := c.peerInit
 	for ; len(b) > 0; b = b[6:] {
-		if err := c.settingLocked(binary.BigEndian.Uint16(b), binary.BigEndian.Uint32(b[2:])); err != nil {
+		if err := c.settingLocked(binary.BigEndian.Uint16(b), binary.BigEndian.Uint32(b[2:]), &window); err != nil {
 			return err
 		}
+	}
+	if err := c.windowsLocked(window); err != nil {
+		return err
 	}
 	c.out.small = appendFrame(c.out.small, 0, frameSettings, flagAck, 0)
 	c.news = true
 	return c.crowdedLocked()
 }
 
-func (c *conn) settingLocked(id uint16, value uint32) error {
+// windowsLocked gives every stream another initial window: once for each frame, since a
+// frame has room for thousands of such settings.
+func (c *conn) windowsLocked(window int64) error {
+	delta := window - c.peerInit
+	if delta == 0 {
+		return nil
+	}
+	c.peerInit = window
+	for _, st := range c.streams {
+		if st.sendLeft += delta; st.sendLeft > maxWindow {
+			return &connError{codeFlowControl, "SETTINGS_INITIAL_WINDOW_SIZE makes a window too large"}
+		}
+	}
+	return nil
+}
+
+func (c *conn) settingLocked(id uint16, value uint32, window *int64) error {
 	switch id {
 	case settingPush:
 		if value > 1 {
@@ -119,13 +154,7 @@ func (c *conn) settingLocked(id uint16, value uint32) error {
 		if value > maxWindow {
 			return &connError{codeFlowControl, "SETTINGS_INITIAL_WINDOW_SIZE too large"}
 		}
-		delta := int64(value) - c.peerInit
-		c.peerInit = int64(value)
-		for _, st := range c.streams {
-			if st.sendLeft += delta; st.sendLeft > maxWindow {
-				return &connError{codeFlowControl, "SETTINGS_INITIAL_WINDOW_SIZE makes a window too large"}
-			}
-		}
+		*window = int64(value)
 	case settingFrame:
 		if value < minMaxFrame || value > maxMaxFrame {
 			return &connError{codeProtocol, "SETTINGS_MAX_FRAME_SIZE out of range"}
@@ -164,20 +193,30 @@ func (c *conn) ping(h head, b []byte) error {
 	return c.crowdedLocked()
 }
 
-// goAway tells the peer why the connection ends.
+// goAway tells the peer why the connection ends, and ends it.
 func (c *conn) goAway(fault *connError) {
+	// The peer may not read; it gets little time, also for what is being written.
+	if err := c.nc.SetWriteDeadline(time.Now().Add(lastWords)); err != nil {
+		return
+	}
 	c.mu.Lock()
 	if c.ended != nil {
 		c.mu.Unlock()
 		return
 	}
 	c.out.small = appendGoAway(c.out.small, c.lastID, fault.code, fault.text)
-	c.draining, c.lastOK = true, c.lastID
-	c.mu.Unlock()
-	// The peer may not read; it gets little time.
-	if err := c.nc.SetWriteDeadline(time.Now().Add(lastWords)); err == nil {
+	c.lastOK = c.lastID
+	for c.ended == nil && (c.flushing || !c.out.empty()) {
+		if c.flushing { // whoever writes writes this too
+			c.waitLocked()
+			continue
+		}
+		c.mu.Unlock()
 		c.flush(false)
+		c.mu.Lock()
 	}
+	c.mu.Unlock()
+	c.finish(fault)
 }
 
 // lastWords is the time that the text of a fault has to be sent.
@@ -193,6 +232,11 @@ func (c *conn) drain() {
 	c.mu.Lock()
 	if c.draining || c.ended != nil {
 		c.mu.Unlock()
+		return
+	}
+	if !c.ready { // it has no call, and nothing can be said yet
+		c.mu.Unlock()
+		c.close(errStopped)
 		return
 	}
 	c.draining = true
@@ -225,14 +269,10 @@ func (c *conn) finishedLocked() bool {
 	return c.draining && c.lastOK != maxStreamID && len(c.streams) == 0 && c.out.empty()
 }
 
-// startTimers begins keepalive, the watch for stuck writes, and the connection's age.
-func (c *conn) startTimers() {
+// startTimersLocked begins keepalive, the watch for stuck writes, and the connection's
+// age.
+func (c *conn) startTimersLocked() {
 	cfg := &c.s.cfg
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ended != nil {
-		return
-	}
 	c.alive = time.AfterFunc(c.watchEvery(), c.watch)
 	if age := cfg.MaxConnectionAge; age > 0 {
 		// a tenth either way, so that clients which came together don't leave together
@@ -277,10 +317,9 @@ func (c *conn) watch() {
 		}
 	}
 	for _, st := range late {
-		c.out.small = appendReset(c.out.small, st.id, codeCancel)
-		c.removeLocked(st)
+		c.resetLocked(st, codeCancel)
 	}
-	silent := at - c.read.Load()
+	silent := at - c.heard.Load()
 	dead := c.pinged && silent > int64(cfg.KeepaliveTime+cfg.KeepaliveTimeout)
 	if cfg.KeepaliveTime > 0 && silent > int64(cfg.KeepaliveTime) && !c.pinged {
 		c.pinged = true
@@ -289,6 +328,7 @@ func (c *conn) watch() {
 	if !stuck && !dead {
 		c.alive.Reset(c.watchEvery())
 	}
+	kick := silent > int64(c.watchEvery()) && len(c.streams)+len(c.stale) > 0
 	c.mu.Unlock()
 	for _, st := range late {
 		st.End(context.Canceled)
@@ -296,6 +336,14 @@ func (c *conn) watch() {
 	if stuck || dead {
 		c.close(errSilent)
 		return
+	}
+	if kick {
+		// The reader sleeps: it may hold what is over, or half a message that does not
+		// go on.
+		if err := c.nc.SetReadDeadline(time.Unix(1, 0)); err != nil {
+			c.close(err)
+			return
+		}
 	}
 	c.flush(false)
 }

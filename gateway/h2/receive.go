@@ -60,11 +60,15 @@ func (c *conn) headersDone(h head, block []byte) error {
 		if !h.has(flagEndStream) {
 			return &connError{codeProtocol, "trailers that don't end their stream"}
 		}
+		if hd.pseudos || hd.malformed != "" && hd.malformed != missing {
+			return c.malformed(st)
+		}
 		return c.endStream(st)
 	}
 	if h.stream <= c.lastID {
-		return c.guard.control() // trailers of a call that is over here
+		return c.closed(h)
 	}
+	c.called++
 	c.lastID = h.stream
 	c.opened.Store(h.stream)
 	return c.open(h, hd)
@@ -73,14 +77,15 @@ func (c *conn) headersDone(h head, block []byte) error {
 // open begins a call.
 func (c *conn) open(h head, hd *header) error {
 	if hd.malformed != "" {
-		if err := c.guard.reset(); err != nil {
-			return err
-		}
-		return c.control(appendReset, h.stream, codeProtocol)
+		return c.turnAway(h, codeProtocol)
 	}
 	st := &Stream{c: c, id: h.stream, head: hd}
 	st.recvLeft.Store(int64(c.s.cfg.StreamWindow))
+	if h.has(flagEndStream) {
+		st.remoteEnd.Store(true)
+	}
 	c.mu.Lock()
+	c.makeRoomLocked()
 	refused := len(c.streams) >= int(c.s.cfg.MaxStreams) || c.calls >= 2*int(c.s.cfg.MaxStreams) || h.stream > c.lastOK || c.ended != nil
 	if !refused {
 		st.sendLeft = c.peerInit
@@ -88,10 +93,7 @@ func (c *conn) open(h head, hd *header) error {
 	}
 	c.mu.Unlock()
 	if refused {
-		if err := c.guard.reset(); err != nil {
-			return err
-		}
-		return c.control(appendReset, h.stream, codeRefusedStream)
+		return c.turnAway(h, codeRefusedStream)
 	}
 	if hd.timed {
 		st.SetTimeout(hd.timeout)
@@ -109,10 +111,79 @@ func (c *conn) open(h head, hd *header) error {
 	return nil
 }
 
-// httpStatus is an answer below gRPC: the request is none of its calls.
-type httpStatus int
+// turnAway resets a stream that becomes no call.
+func (c *conn) turnAway(h head, code errCode) error {
+	if err := c.guard.reset(); err != nil {
+		return err
+	}
+	if !h.has(flagEndStream) {
+		c.late.add(h.stream, c.lastID)
+	}
+	return c.control(appendReset, h.stream, code)
+}
 
-func (httpStatus) Error() string { return "h2: no gRPC request" }
+// malformed resets a call whose client breaks the rules of HTTP (RFC 9113, 8.1.1).
+func (c *conn) malformed(st *Stream) error {
+	c.mu.Lock()
+	if !st.gone {
+		st.remoteEnd.Store(true) // where it ends its stream; else nothing more is read
+		c.resetLocked(st, codeProtocol)
+	}
+	c.mu.Unlock()
+	c.abandon(st, context.Canceled)
+	c.news = true
+	return c.guard.reset()
+}
+
+// closed takes HEADERS and DATA on a stream that the client has ended, or whose call we
+// have (RFC 9113, 5.1).
+func (c *conn) closed(h head) error {
+	if !c.late.has(h.stream) {
+		c.forgetStale()
+	}
+	if c.late.has(h.stream) { // it was on its way when we ended the call
+		if h.has(flagEndStream) {
+			c.late.forget(h.stream)
+		}
+		if h.kind == frameData && h.length > 0 {
+			return nil
+		}
+		return c.guard.control()
+	}
+	c.mu.Lock()
+	st := c.streams[h.stream]
+	if st != nil {
+		c.resetLocked(st, codeStreamClosed)
+	}
+	c.mu.Unlock()
+	switch {
+	case st != nil:
+		st.End(context.Canceled)
+		c.news = true
+		return c.guard.reset()
+	case h.kind == frameData:
+		if err := c.guard.reset(); err != nil {
+			return err
+		}
+		return c.control(appendReset, h.stream, codeStreamClosed)
+	case c.called == (c.lastID+1)/2: // every stream was opened, this one too
+		return &connError{codeStreamClosed, "HEADERS on a closed stream"}
+	}
+	return &connError{codeProtocol, "a stream below the last one"}
+}
+
+// abort is an answer whose HTTP status is not 200: the request is no call. The texts
+// are grpc-go's, so that a client reads the same from both.
+type abort struct {
+	http int
+	*status.Status
+}
+
+func (a *abort) Error() string { return a.Message() }
+
+func refusal(http int, code codes.Code, format string, args ...any) error {
+	return &abort{http, status.Newf(code, format, args...)}
+}
 
 // admit finds the method and asks it.
 func (c *conn) admit(st *Stream) (err error) {
@@ -120,11 +191,17 @@ func (c *conn) admit(st *Stream) (err error) {
 	switch {
 	case hd.large:
 		return status.Errorf(codes.ResourceExhausted, "headers larger than %d bytes", c.s.cfg.MaxHeaderBytes)
-	case hd.method != "POST":
-		return httpStatus(405)
 	case hd.contentType != "application/grpc" && !strings.HasPrefix(hd.contentType, "application/grpc+") &&
 		!strings.HasPrefix(hd.contentType, "application/grpc;"):
-		return httpStatus(415)
+		return refusal(415, codes.InvalidArgument, "invalid gRPC request content-type %q", hd.contentType)
+	case hd.refused != "":
+		return refusal(400, codes.Internal, "%s", hd.refused)
+	case hd.authority == "" && hd.get("host") == "":
+		return refusal(400, codes.Internal, "no host or :authority header present")
+	case hd.method != "POST":
+		return refusal(405, codes.Internal, "Received a HEADERS frame with :method %q which should be POST", hd.method)
+	case hd.timed && hd.timeout <= 0:
+		return status.Error(codes.DeadlineExceeded, context.DeadlineExceeded.Error())
 	}
 	m := c.s.methods[hd.path]
 	if m == nil {
@@ -132,9 +209,6 @@ func (c *conn) admit(st *Stream) (err error) {
 	}
 	if hd.encoding != "" && hd.encoding != "identity" && encoding.GetCompressor(hd.encoding) == nil {
 		return status.Errorf(codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", hd.encoding)
-	}
-	if hd.timed && hd.timeout <= 0 {
-		return status.Error(codes.DeadlineExceeded, context.DeadlineExceeded.Error())
 	}
 	st.method = m
 	switch {
@@ -176,7 +250,7 @@ func (c *conn) refuse(st *Stream, err error) {
 	if st.call != nil {
 		st.call.Abort(err)
 	}
-	st.in.drop()
+	c.drop(&st.in)
 	st.answer(nil, err)
 	st.End(context.Canceled)
 	c.news = true
@@ -207,15 +281,13 @@ func (c *conn) data(h head) error {
 		if h.stream > c.lastID || h.stream%2 == 0 {
 			return &connError{codeProtocol, "DATA on an idle stream"}
 		}
-		if h.length == 0 {
-			if err := c.guard.control(); err != nil {
-				return err
-			}
+		if err := c.closed(h); err != nil {
+			return err
 		}
 		if err := c.skip(h.length); err != nil {
 			return err
 		}
-		return c.credit(nil, h.length)
+		return c.credit(nil, h.length, 0)
 	}
 	if st.recvLeft.Add(-int64(h.length)) < 0 {
 		return &connError{codeFlowControl, "more DATA than the stream's window"}
@@ -232,6 +304,7 @@ func (c *conn) data(h head) error {
 		pad = int(b[0])
 		n -= 1 + pad
 	}
+	st.body += int64(n)
 	if n == 0 && !h.has(flagEndStream) {
 		if err := c.guard.control(); err != nil {
 			return err
@@ -244,12 +317,12 @@ func (c *conn) data(h head) error {
 		return err
 	}
 	if h.has(flagEndStream) {
-		if err := c.credit(nil, h.length); err != nil {
+		if err := c.credit(nil, h.length, 0); err != nil {
 			return err
 		}
 		return c.endStream(st)
 	}
-	return c.credit(st, h.length)
+	return c.credit(st, h.length, h.length-n)
 }
 
 // payload takes n bytes of a call's messages.
@@ -259,6 +332,7 @@ func (c *conn) payload(st *Stream, n int) error {
 		if st.discard || in.complete {
 			return c.skip(n)
 		}
+		in.heard = c.heard.Load()
 		if in.have < len(in.prefix) {
 			b, err := c.take(min(n, len(in.prefix)-in.have))
 			if err != nil {
@@ -279,6 +353,7 @@ func (c *conn) payload(st *Stream, n int) error {
 			return err
 		}
 		in.got += chunk
+		c.ahead -= chunk
 		n -= int(chunk)
 		switch {
 		case in.got == in.length:
@@ -319,12 +394,21 @@ func (c *conn) message(st *Stream, n int) error {
 	if err := c.need(min(n, peek, len(c.buf)/2)); err != nil {
 		return err
 	}
-	return in.place(st, min(length, trusted), c.buf[c.r:min(c.w, c.r+n)])
+	size := min(length, trusted)
+	if c.ahead+size > maxAhead {
+		size = min(length, mistrusted)
+	}
+	return in.place(st, size, c.buf[c.r:min(c.w, c.r+n)])
 }
 
 // trusted is how much memory a message gets on its announced length alone; a longer one
-// gets more as it comes, and is copied then.
-const trusted = 4 << 20
+// gets more as it comes, and is copied then. All that is announced on a connection gets
+// no more than maxAhead beyond what has come, and every message the mistrusted size.
+const (
+	trusted    = 4 << 20
+	maxAhead   = 32 << 20
+	mistrusted = 4 << 10
+)
 
 // place takes memory for size bytes of the message, which begins with first.
 func (in *incoming) place(st *Stream, size int64, first []byte) error {
@@ -339,6 +423,7 @@ func (in *incoming) place(st *Stream, size int64, first []byte) error {
 		return err
 	}
 	in.memory, in.data = memory, memory.Data[int64(len(memory.Data))-size:]
+	st.c.ahead += size - in.got
 	return nil
 }
 
@@ -365,13 +450,13 @@ func (c *conn) complete(st *Stream) {
 	}
 	in.complete = true
 	if st.dispatched && !st.arrive(nil) {
-		in.drop()
+		c.drop(in)
 	}
 }
 
 // fail ends a call whose message can't be received.
 func (c *conn) fail(st *Stream, err error) {
-	st.in.drop()
+	c.drop(&st.in)
 	if !st.dispatched {
 		c.refuse(st, err)
 		return
@@ -389,6 +474,9 @@ var errShort = status.Error(codes.Internal, io.ErrUnexpectedEOF.Error())
 
 // endStream is the end of what the client sends.
 func (c *conn) endStream(st *Stream) error {
+	if st.head.length >= 0 && st.body != st.head.length {
+		return c.malformed(st)
+	}
 	delete(c.receiving, st.id)
 	st.remoteEnd.Store(true)
 	if st.discard {
@@ -421,20 +509,24 @@ func (c *conn) abandon(st *Stream, err error) {
 		if st.call != nil {
 			st.call.Abort(err)
 		}
-		st.in.drop()
+		c.drop(&st.in)
 	case st.method.streams():
-		st.in.drop()
+		c.drop(&st.in)
 		st.inbox.end(st, err)
 	case !st.in.complete:
-		st.in.drop()
+		c.drop(&st.in)
 		st.arrive(err)
 	}
 }
 
-// drop gives back the memory of a message that nobody takes.
-func (in *incoming) drop() {
+// drop gives back the memory of a message that nobody takes. Others than the reading
+// goroutine may drop complete messages alone.
+func (c *conn) drop(in *incoming) {
+	if rest := int64(len(in.data)) - in.got; rest > 0 {
+		c.ahead -= rest
+	}
 	in.memory.Release()
-	in.memory, in.data = nil, nil
+	in.memory, in.data, in.got = nil, nil, 0
 }
 
 // readInto fills dst: from the buffer, and large rests directly.
@@ -446,9 +538,17 @@ func (c *conn) readInto(dst []byte) error {
 		return nil
 	}
 	if len(dst) >= len(c.buf)/2 {
-		_, err := io.ReadFull(c.nc, dst)
-		c.read.Store(infer.Now())
-		return err
+		for len(dst) > 0 {
+			n, err := c.receive(dst)
+			if err == io.EOF {
+				return io.ErrUnexpectedEOF
+			}
+			if err != nil {
+				return err
+			}
+			dst = dst[n:]
+		}
+		return nil
 	}
 	b, err := c.take(len(dst))
 	copy(dst, b)
@@ -456,8 +556,9 @@ func (c *conn) readInto(dst []byte) error {
 }
 
 // credit counts DATA that was taken, and lets the peer send more when half a window is.
-// st is nil where its stream needs none.
-func (c *conn) credit(st *Stream, n int) error {
+// st is nil where its stream needs none. padding are those of the n bytes that are no
+// data.
+func (c *conn) credit(st *Stream, n, padding int) error {
 	c.uncredited += int64(n)
 	if c.uncredited >= int64(c.s.cfg.ConnectionWindow)/2 {
 		c.recvLeft += c.uncredited
@@ -468,8 +569,11 @@ func (c *conn) credit(st *Stream, n int) error {
 		c.mu.Unlock()
 		c.news = true
 	}
-	if st == nil || st.method != nil && st.method.streams() {
-		return nil // of streams, the handler credits what it has read
+	switch {
+	case st == nil, st.discard, st.in.complete: // what follows a call's one message is not wanted
+		return nil
+	case st.method.streams():
+		n = padding // the rest is the handler's to credit as it reads
 	}
 	if st.creditBy(n) {
 		c.news = true
@@ -480,11 +584,13 @@ func (c *conn) credit(st *Stream, n int) error {
 // creditBy counts bytes of a stream that were taken. It queues an update for every half
 // window, and says so.
 func (st *Stream) creditBy(n int) bool {
-	sum := st.uncredited.Add(int64(n))
-	if sum < int64(st.c.s.cfg.StreamWindow)/2 || st.remoteEnd.Load() {
+	if st.uncredited.Add(int64(n)) < int64(st.c.s.cfg.StreamWindow)/2 || st.remoteEnd.Load() {
 		return false
 	}
-	st.uncredited.Add(-sum)
+	sum := st.uncredited.Swap(0)
+	if sum == 0 { // of a streaming call: the reader or the handler was first
+		return false
+	}
 	st.recvLeft.Add(sum)
 	c := st.c
 	c.mu.Lock()

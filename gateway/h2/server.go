@@ -95,7 +95,9 @@ func (s *Server) Serve(l net.Listener) error {
 		if err != nil {
 			s.mu.Lock()
 			stopping := s.stopping
-			delete(s.listeners, l)
+			if !temporary(err) {
+				delete(s.listeners, l)
+			}
 			s.mu.Unlock()
 			if stopping {
 				return nil
@@ -103,9 +105,6 @@ func (s *Server) Serve(l net.Listener) error {
 			if temporary(err) {
 				// out of descriptors, as a rule: others will be given back
 				s.deps.Log.Warn("gRPC: accept failed", "error", err)
-				s.mu.Lock()
-				s.listeners[l] = struct{}{}
-				s.mu.Unlock()
 				pause := time.NewTimer(acceptPause)
 				<-pause.C
 				continue

@@ -26,7 +26,7 @@ type registered struct {
 func (r *registered) run(st *Stream) {
 	call := &serverStream{st: st}
 	ctx := metadata.NewIncomingContext(context.Context(st), st.head.metadata())
-	ctx = peer.NewContext(ctx, &peer.Peer{Addr: st.c.remote})
+	ctx = peer.NewContext(ctx, &peer.Peer{Addr: st.c.remote, LocalAddr: st.c.outer.LocalAddr(), AuthInfo: st.c.auth})
 	call.ctx = grpc.NewContextWithServerTransportStream(ctx, transportStream{call})
 	var parts mem.BufferSlice
 	err := r.guarded(call, &parts)
@@ -45,6 +45,7 @@ func (r *registered) run(st *Stream) {
 		st.finish(err, header)
 		return
 	}
+	st.leave()
 	st.answer(parts, err)
 }
 
@@ -196,14 +197,14 @@ func (st *Stream) header(md metadata.MD) {
 	st.begun = true
 	at := len(c.out.small)
 	c.out.small = appendHeaders(appendFrame(c.out.small, 0, frameHeaders, flagEndHeaders, st.id), "", fields)
-	setLength(c.out.small[at:])
+	c.blockLocked(at)
 }
 
 // send queues one message of a stream and waits until it has left.
 func (st *Stream) send(parts mem.BufferSlice) error {
 	c := st.c
 	c.mu.Lock()
-	if st.gone || c.ended != nil {
+	if st.gone || c.ended != nil || st.queued { // queued: the one before was given up
 		c.mu.Unlock()
 		parts.Free()
 		if err := st.Err(); err != nil {
@@ -249,91 +250,4 @@ func (st *Stream) finish(err error, header metadata.MD) {
 		return
 	}
 	c.endLocked(st, block)
-}
-
-// inbox are the messages of a streaming call that were received and not read. What they
-// hold is bounded by the stream's window: it is credited as they are read.
-type inbox struct {
-	waiting []incoming
-	err     error // what follows them; nil: more may come
-	closed  bool
-	news    chan struct{} // a token; made by the first who waits
-}
-
-// put adds a complete message.
-func (b *inbox) put(st *Stream, in *incoming) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if b.closed {
-		in.drop()
-		return
-	}
-	b.waiting = append(b.waiting, *in)
-	b.wakeLocked()
-}
-
-// end says what follows the last message.
-func (b *inbox) end(st *Stream, err error) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if b.err == nil {
-		b.err = err
-		b.wakeLocked()
-	}
-}
-
-func (b *inbox) wakeLocked() {
-	if b.news == nil {
-		return
-	}
-	select {
-	case b.news <- struct{}{}:
-	default:
-	}
-}
-
-// take waits for the next message.
-func (b *inbox) take(st *Stream) (*infer.Buffer, []byte, error) {
-	for {
-		st.mu.Lock()
-		if len(b.waiting) > 0 {
-			in := b.waiting[0]
-			b.waiting[0] = incoming{}
-			b.waiting = b.waiting[1:]
-			st.mu.Unlock()
-			if st.creditBy(len(in.prefix) + len(in.data)) {
-				st.c.flush(false)
-			}
-			if !in.compressed {
-				return in.memory, in.data, nil
-			}
-			defer in.memory.Release()
-			return st.c.s.decompress(st.head.encoding, in.data, nil)
-		}
-		err := b.err
-		if b.news == nil {
-			b.news = make(chan struct{}, 1)
-		}
-		news := b.news
-		st.mu.Unlock()
-		if err != nil {
-			return nil, nil, err
-		}
-		select {
-		case <-news:
-		case <-st.Done():
-			return nil, nil, status.FromContextError(st.Err()).Err()
-		}
-	}
-}
-
-// close drops what was not read.
-func (b *inbox) close(st *Stream) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	b.closed = true
-	for i := range b.waiting {
-		b.waiting[i].drop()
-	}
-	b.waiting = nil
 }

@@ -31,6 +31,7 @@ type Stream struct {
 
 	// The reading goroutine's alone, but for in once the message is complete.
 	in         incoming
+	body       int64 // bytes of DATA without padding
 	dispatched bool
 	served     bool // Serve was called
 	discard    bool // what still comes is not looked at
@@ -39,7 +40,8 @@ type Stream struct {
 	sendLeft int64 // bytes that we may still send
 	out      outgoing
 	queued   bool  // in conn.sending
-	moved    int64 // when its output moved last, on the clock of now
+	moved    int64 // when its output moved last by a turn, on the clock of infer.Now
+	steps    int   // bytes that it moved since
 	begun    bool  // its HEADERS were sent
 	gone     bool  // out of conn.streams: nothing more is sent
 
@@ -61,6 +63,7 @@ type incoming struct {
 	memory     *infer.Buffer
 	data       []byte // where the message goes; its length is the message's
 	got        int64
+	heard      int64 // when some of it came last, on the clock of infer.Now
 	complete   bool
 }
 
@@ -153,11 +156,41 @@ func (st *Stream) wait() error {
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	if err != nil {
+		select {
+		case <-arrived: // at the same time: the message is ours all the same
+			err = nil
+		default:
+		}
+	}
 	if err == nil {
 		err = st.fault
 	}
 	st.left = err != nil
 	return err
+}
+
+// leave is for handlers that end without having asked for their message.
+func (st *Stream) leave() {
+	if st.arrivedNow() {
+		st.c.drop(&st.in)
+	}
+}
+
+// arrivedNow is wait without waiting: it says that the message is there.
+func (st *Stream) arrivedNow() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.arrived == nil {
+		return true
+	}
+	select {
+	case <-st.arrived:
+		return st.fault == nil
+	default:
+		st.left = true
+		return false
+	}
 }
 
 // arrive says to a handler that waits that the message is complete, or with an error

@@ -2,8 +2,10 @@ package h2
 
 import (
 	"errors"
+	"io"
 	"net"
 	"runtime"
+	"slices"
 
 	"google.golang.org/grpc/mem"
 
@@ -68,7 +70,7 @@ func (o *output) write(nc net.Conn) error {
 // called without locks, and not by the reading goroutine: see flushAside.
 func (c *conn) flush(gather bool) {
 	c.mu.Lock()
-	if c.flushing || c.ended != nil {
+	if c.flushing || c.ended != nil || !c.ready {
 		c.mu.Unlock()
 		return
 	}
@@ -84,10 +86,15 @@ func (c *conn) flush(gather bool) {
 func (c *conn) flushAside() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.flushing || c.ended != nil {
+	c.asideLocked()
+}
+
+func (c *conn) asideLocked() {
+	if c.flushing || c.ended != nil || !c.ready {
 		return
 	}
 	if c.pumpLocked(); c.out.empty() && !c.finishedLocked() {
+		c.out.drop() // answers of calls that were reset
 		return
 	}
 	c.flushing = true
@@ -109,6 +116,9 @@ func (c *conn) writeAll() {
 		batch := c.out
 		c.out, c.spare = c.spare, output{}
 		c.writing = infer.Now()
+		if c.waiting {
+			c.room.Broadcast()
+		}
 		c.mu.Unlock()
 		err := batch.write(c.nc)
 		batch.drop()
@@ -123,13 +133,35 @@ func (c *conn) writeAll() {
 		}
 	}
 	c.flushing = false
-	if c.ended != nil {
-		c.out.drop()
+	if c.ended != nil || c.out.empty() {
+		c.out.drop() // also answers of calls that were reset
+	}
+	if c.waiting {
+		c.room.Broadcast()
 	}
 	over := c.ended == nil && c.finishedLocked()
 	c.mu.Unlock()
 	if over {
-		c.close(nil)
+		c.finish(io.EOF)
+	}
+}
+
+// waitLocked waits for news of the writer.
+func (c *conn) waitLocked() {
+	c.waiting = true
+	c.room.Wait()
+	c.waiting = false
+}
+
+// backlog is how much may wait to be written before the reader waits too: a peer that
+// asks and takes no answers is heard no more until it does, or is cut off.
+const backlog = 1 << 20
+
+// makeRoomLocked holds the reader while too much waits to be written.
+func (c *conn) makeRoomLocked() {
+	for len(c.out.small) > backlog && c.ended == nil {
+		c.asideLocked()
+		c.waitLocked()
 	}
 }
 
@@ -145,11 +177,11 @@ const (
 func (c *conn) pumpLocked() {
 	moved := 0
 	for moved < burst && c.sendLeft > 0 && len(c.sending) > 0 {
-		progress := false
+		progress, done := false, len(c.sending)
 		kept := c.sending[:0]
 		for i, st := range c.sending {
 			if moved >= burst {
-				kept = append(kept, c.sending[i:]...)
+				done = i
 				break
 			}
 			n := c.moveLocked(st, turn)
@@ -159,12 +191,25 @@ func (c *conn) pumpLocked() {
 				kept = append(kept, st)
 			}
 		}
+		// those that had no turn are the next
+		had := len(kept)
+		kept = append(kept, c.sending[done:]...)
 		clear(c.sending[len(kept):])
 		c.sending = kept
+		if had < len(kept) {
+			rotate(kept, had)
+		}
 		if !progress {
 			return
 		}
 	}
+}
+
+// rotate moves the first n to the end.
+func rotate(s []*Stream, n int) {
+	slices.Reverse(s[:n])
+	slices.Reverse(s[n:])
+	slices.Reverse(s)
 }
 
 // moveLocked frames up to most bytes of a stream's message; when none is left it ends
@@ -183,9 +228,14 @@ func (c *conn) moveLocked(st *Stream, most int) int {
 		c.sendLeft -= int64(n)
 		st.sendLeft -= int64(n)
 		moved += n
+		c.granted = min(c.granted+grants, maxGrants)
 	}
 	if moved > 0 {
-		st.moved, c.strikesOK = infer.Now(), true
+		c.strikesOK = true
+		// A window that is opened by a byte at a time is no progress.
+		if st.steps += moved; st.steps >= turn {
+			st.moved, st.steps = infer.Now(), 0
+		}
 	}
 	if o.left > 0 {
 		return moved
@@ -204,6 +254,12 @@ func (c *conn) moveLocked(st *Stream, most int) int {
 	}
 	return moved
 }
+
+// A peer may send so many window updates for each DATA frame that it gets.
+const (
+	grants    = 10
+	maxGrants = 1 << 20
+)
 
 // byReference is the size from which a part is written from where it lies.
 const byReference = 4 << 10
@@ -235,7 +291,7 @@ func (c *conn) takeLocked(o *outgoing, n int) {
 // endLocked sends the trailers, and a reset where the client is still sending, and
 // forgets the stream.
 func (c *conn) endLocked(st *Stream, block []byte) {
-	c.out.small = append(appendFrame(c.out.small, len(block), frameHeaders, flagEndHeaders|flagEndStream, st.id), block...)
+	c.out.small = c.appendBlock(c.out.small, st.id, flagEndStream, block)
 	if !st.remoteEnd.Load() {
 		c.out.small = appendReset(c.out.small, st.id, codeNo)
 		c.stale = append(c.stale, st.id)
@@ -277,25 +333,5 @@ func (o *outgoing) drop() {
 	if o.sent != nil {
 		close(o.sent)
 		o.sent = nil
-	}
-}
-
-// forgetStale drops the calls that were answered before their client had ended.
-func (c *conn) forgetStale() {
-	c.mu.Lock()
-	stale := c.stale
-	c.stale = nil
-	c.mu.Unlock()
-	for _, id := range stale {
-		if st := c.receiving[id]; st != nil {
-			delete(c.receiving, id)
-			if st.dispatched && !st.in.complete && !st.discard && !st.method.streams() {
-				st.arrive(errShort)
-			}
-			if !st.in.complete {
-				st.in.drop()
-			}
-			st.discard = true
-		}
 	}
 }
