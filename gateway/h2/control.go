@@ -112,6 +112,11 @@ func (c *conn) settings(h head, b []byte) error {
 	case h.has(flagAck):
 		return nil
 	}
+	for range len(b) / (6 * fewSettings) { // a long list counts as several frames
+		if err := c.guard.control(); err != nil {
+			return err
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	window := c.peerInit
@@ -127,6 +132,9 @@ func (c *conn) settings(h head, b []byte) error {
 	c.news = true
 	return c.crowdedLocked()
 }
+
+// fewSettings is more than there are.
+const fewSettings = 32
 
 // windowsLocked gives every stream another initial window: once for each frame, since a
 // frame has room for thousands of such settings.

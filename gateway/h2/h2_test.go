@@ -2,6 +2,7 @@ package h2
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -34,10 +35,13 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // heap is Memory that counts what is out.
-type heap struct{ out atomic.Int64 }
+type heap struct {
+	out  atomic.Int64
+	most atomic.Int64 // for one message; 0: 64 MiB
+}
 
 func (h *heap) Body(n int64) (*infer.Buffer, error) {
-	if n > 64<<20 {
+	if n > cmp.Or(h.most.Load(), 64<<20) {
 		return nil, infer.Refusef(infer.Unavailable, infer.ReasonMemory, "no memory")
 	}
 	h.out.Add(n)
@@ -419,3 +423,14 @@ func TestShutdownCutsOff(t *testing.T) {
 		t.Errorf("the call: %v", err)
 	}
 }
+
+// registerPile adds a service with one streaming method, whose messages are bytes.
+func registerPile(s *Server, serve func(receive func() ([]byte, error)) error) {
+	s.deps.Codec = raw{}
+	s.RegisterService(&grpc.ServiceDesc{ServiceName: "test.Pile", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{StreamName: "Pile",
+		ClientStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
+			return serve(func() (b []byte, err error) { err = stream.RecvMsg(&b); return b, err })
+		}}}}, struct{}{})
+}
+
+func gzipped() grpc.CallOption { return grpc.UseCompressor(gzip.Name) }

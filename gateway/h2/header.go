@@ -294,10 +294,10 @@ func skipInt(b []byte, bits uint) (int, []byte) {
 		b = b[1:]
 		n += int(c&0x7f) << shift
 		if c < 0x80 {
-			break
+			return n, b
 		}
 	}
-	return n, b
+	return 0, []byte{0x20} // longer than any that matters: what a size update is, not steady
 }
 
 // skipString passes a string over (RFC 7541, 5.2).

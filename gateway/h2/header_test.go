@@ -33,6 +33,7 @@ func TestSteady(t *testing.T) {
 		{"not indexed, named by the table", []byte{0x0f, 0x10, 0x02, 'v', 'w', 0x83}, true},
 		{"added to the table", []byte{0x83, 0x40, 0x01, 'a', 0x01, 'b'}, false},
 		{"added under a known name", []byte{0x44, 0x02, '/', 'x'}, false},
+		{"a number that goes on", []byte{0x00, 0x01, 'a', 0x7f, 0x80, 0x80, 0x80, 0x80, 0x00, 0x40, 0x01, 'b', 0x01, 'c'}, false},
 		{"new size of the table", []byte{0x20, 0x83}, false},
 	} {
 		if got := steady(c.block); got != c.want {

@@ -1,0 +1,358 @@
+package h2
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+)
+
+// flood sends a frame, or what make gives for the nth time, until the server ends the
+// connection, and says how that ended. most bounds the frames.
+func flood(c *rawConn, most int, send func(n int) error) string {
+	failed := make(chan int, 1)
+	go func() {
+		for n := range most {
+			if send(n) != nil {
+				failed <- n
+				return
+			}
+		}
+		failed <- most
+	}()
+	got := "no GOAWAY"
+	for {
+		f, err := c.next()
+		if err != nil {
+			if err == errHang {
+				got = "nothing"
+			}
+			_ = c.nc.Close()
+			break
+		}
+		if g, ok := f.(*http2.GoAwayFrame); ok {
+			got = g.ErrCode.String()
+		}
+	}
+	if n := <-failed; n == most {
+		got += ", after all of it"
+	}
+	return got
+}
+
+// TestFloods sees that each kind of cheap frame ends its connection, with a reason that
+// arrives, while another connection is served.
+func TestFloods(t *testing.T) {
+	f := start(t, nil)
+	cc := f.dial(t)
+	if _, err := call(t.Context(), cc, []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := call(t.Context(), cc, []byte("meanwhile")); err != nil {
+				served <- err
+				return
+			}
+		}
+		served <- nil
+	}()
+	block := ""
+	for _, test := range []struct {
+		name string
+		send func(c *rawConn, n int) error
+		want string
+	}{
+		{"SETTINGS", func(c *rawConn, n int) error { return c.fr.WriteSettings() }, "ENHANCE_YOUR_CALM"},
+		{"SETTINGS of 2730 values", func(c *rawConn, n int) error {
+			return c.fr.WriteRawFrame(http2.FrameSettings, 0, 0, []byte(strings.Repeat(setting(4, 70000), 2730)))
+		}, "ENHANCE_YOUR_CALM"},
+		{"SETTINGS acknowledgements", func(c *rawConn, n int) error { return c.fr.WriteSettingsAck() }, "ENHANCE_YOUR_CALM"},
+		{"PING", func(c *rawConn, n int) error { return c.fr.WritePing(false, [8]byte{}) }, "ENHANCE_YOUR_CALM"},
+		{"PING answers", func(c *rawConn, n int) error { return c.fr.WritePing(true, [8]byte{}) }, "ENHANCE_YOUR_CALM"},
+		{"PRIORITY", func(c *rawConn, n int) error { return c.fr.WritePriority(3, http2.PriorityParam{Weight: 1}) }, "ENHANCE_YOUR_CALM"},
+		{"an unknown type", func(c *rawConn, n int) error { return c.fr.WriteRawFrame(0x33, 0, 0, nil) }, "ENHANCE_YOUR_CALM"},
+		{"GOAWAY", func(c *rawConn, n int) error { return c.fr.WriteGoAway(0, 0, nil) }, "ENHANCE_YOUR_CALM"},
+		{"WINDOW_UPDATE", func(c *rawConn, n int) error { return c.fr.WriteWindowUpdate(0, 1) }, "ENHANCE_YOUR_CALM"},
+		{"empty DATA", func(c *rawConn, n int) error {
+			if n == 0 {
+				return c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte(block), EndHeaders: true})
+			}
+			return c.fr.WriteData(1, false, nil)
+		}, "ENHANCE_YOUR_CALM"},
+		{"DATA of padding alone", func(c *rawConn, n int) error {
+			if n == 0 {
+				return c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte(block), EndHeaders: true})
+			}
+			return c.fr.WriteDataPadded(1, false, nil, []byte{0})
+		}, "ENHANCE_YOUR_CALM"},
+		{"rapid reset", func(c *rawConn, n int) error {
+			id := uint32(2*n + 1)
+			if err := c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: []byte(block), EndHeaders: true, EndStream: true}); err != nil {
+				return err
+			}
+			return c.fr.WriteRSTStream(id, http2.ErrCodeCancel)
+		}, "ENHANCE_YOUR_CALM"},
+		{"resets by us", func(c *rawConn, n int) error { // malformed: no pseudo-header
+			return c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*n + 1), BlockFragment: []byte("\x00\x01a\x01b"), EndHeaders: true})
+		}, "ENHANCE_YOUR_CALM"},
+		{"empty CONTINUATION", func(c *rawConn, n int) error {
+			if n == 0 {
+				return c.fr.WriteRawFrame(http2.FrameHeaders, 0, 1, nil)
+			}
+			return c.fr.WriteRawFrame(http2.FrameContinuation, 0, 1, nil)
+		}, "ENHANCE_YOUR_CALM"},
+		{"CONTINUATION without end", func(c *rawConn, n int) error {
+			if n == 0 {
+				return c.fr.WriteRawFrame(http2.FrameHeaders, 0, 1, []byte(block))
+			}
+			return c.fr.WriteRawFrame(http2.FrameContinuation, 0, 1, []byte(strings.Repeat("\x00\x01a\x01b", 800)))
+		}, "ENHANCE_YOUR_CALM"},
+		{"HEADERS of 100 KB", func(c *rawConn, n int) error {
+			return c.fr.WriteRawFrame(http2.FrameHeaders, 4, 1, make([]byte, 100<<10))
+		}, "ENHANCE_YOUR_CALM"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := hello(t, f)
+			block = string(c.block(request()...))
+			if got := flood(c, 200000, func(n int) error { return test.send(c, n) }); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+	stop()
+	if err := <-served; err != nil {
+		t.Errorf("the other connection: %v", err)
+	}
+}
+
+// grown runs do and says how much the heap had grown at its end, while hold kept what
+// do left.
+func grown(do func()) int64 {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	do()
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	return int64(after.HeapAlloc) - int64(before.HeapAlloc)
+}
+
+// TestAnswersNobodyReads sees that a peer which opens calls and reads no answer is
+// heard no more, and then cut off.
+func TestAnswersNobodyReads(t *testing.T) {
+	f := start(t, func(c *Config) { c.WriteTimeout = time.Second })
+	c := hello(t, f)
+	block := c.block(request("refuse", strings.Repeat("r", 2000))...)
+	var sent int
+	if n := grown(func() {
+		for sent = 0; sent < 1<<20; sent++ {
+			if err := c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*sent + 1), BlockFragment: block, EndHeaders: true, EndStream: true}); err != nil {
+				return
+			}
+		}
+	}); n > 32<<20 {
+		t.Errorf("%d calls, whose answers nobody reads, hold %d bytes", sent, n)
+	}
+	if sent == 1<<20 {
+		t.Error("it was never cut off")
+	}
+}
+
+// TestHeaderBomb sees that a block which unfolds by the table is refused, and holds
+// nothing.
+func TestHeaderBomb(t *testing.T) {
+	f := start(t, nil)
+	c := hello(t, f)
+	c.headers(1, true, request("bomb", strings.Repeat("b", 4000))...)
+	c.outcome(1)
+	c.frame(http2.FrameHeaders, 4|1, 3, string(c.block(request()...))+strings.Repeat("\xbe", 60000))
+	if got := c.outcome(3); !strings.HasPrefix(got, "8: headers larger than") {
+		t.Error(got)
+	}
+	if got := c.ping(); got != "alive" {
+		t.Error(got)
+	}
+}
+
+// TestAnnounced sees that messages whose length is announced and that never come take
+// little memory.
+func TestAnnounced(t *testing.T) {
+	f := start(t, func(c *Config) { c.WriteTimeout = time.Second })
+	c := hello(t, f)
+	block := c.block(request()...)
+	const calls = 1000
+	for i := range calls {
+		id := uint32(2*i + 1)
+		c.must(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true}))
+		c.must(c.fr.WriteData(id, false, append(binary.BigEndian.AppendUint32([]byte{0}, 50<<20), 'x')))
+	}
+	c.ping()
+	if n := f.memory.out.Load(); n > maxAhead+calls*(mistrusted+8) {
+		t.Errorf("%d calls that sent a byte each hold %d bytes", calls, n)
+	}
+	// and they don't hold it for long
+	if got := c.outcome(1); got != "4: the message did not arrive in time" {
+		t.Error(got)
+	}
+	poll(t, "the memory comes back", func() bool { return f.memory.out.Load() == 0 })
+}
+
+// TestStalledFrame sees that a peer which stops in the middle of a frame is cut off.
+func TestStalledFrame(t *testing.T) {
+	f := start(t, func(c *Config) { c.WriteTimeout = 300 * time.Millisecond })
+	c := hello(t, f)
+	c.headers(1, false, request()...)
+	c.write("\x00\x40\x00\x00\x00\x00\x00\x00\x01" + string(message(strings.Repeat("x", 100))))
+	if got := c.outcome(1); got != "closed" {
+		t.Error(got)
+	}
+	poll(t, "the memory comes back", func() bool { return f.memory.out.Load() == 0 })
+}
+
+// TestEndlessBurst sees that a reader which never finds its buffer empty keeps nothing
+// of calls that are over, and that what it has to say leaves.
+func TestEndlessBurst(t *testing.T) {
+	f := start(t, func(c *Config) { c.WriteTimeout = 20 * time.Second })
+	c := hello(t, f)
+	block := c.block(request("refuse", "x", "pad", strings.Repeat("p", 9000))...)
+	const calls = 1000
+	answered := make(chan int, 1)
+	go func() {
+		n := 0
+		for n < calls {
+			f, err := c.fr.ReadFrame()
+			if err != nil {
+				break
+			}
+			if f.Header().Type == http2.FrameHeaders && f.Header().Flags.Has(http2.FlagHeadersEndStream) {
+				n++
+			}
+		}
+		answered <- n
+	}()
+	for i := range calls {
+		c.must(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: block, EndHeaders: true}))
+	}
+	if n := <-answered; n < calls {
+		t.Errorf("%d of %d were answered", n, calls)
+	}
+	f.s.mu.Lock()
+	defer f.s.mu.Unlock()
+	for sc := range f.s.conns {
+		if n := len(sc.late.ids); n > 2*maxLate {
+			t.Errorf("%d calls are remembered", n)
+		}
+	}
+}
+
+// TestSmallMessagesPileUp sees that a streaming call's unread messages hold little more
+// than their bytes, and come in order.
+func TestSmallMessagesPileUp(t *testing.T) {
+	f := start(t, nil)
+	release := make(chan struct{})
+	got := make(chan []int, 1)
+	registerPile(f.s, func(receive func() ([]byte, error)) error {
+		<-release
+		var lengths []int
+		for {
+			b, err := receive()
+			if err == io.EOF {
+				got <- lengths
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			lengths = append(lengths, len(b))
+		}
+	})
+	c := hello(t, f)
+	c.headers(1, false, request(":path", "/test.Pile/Pile")...)
+	const messages = 200000
+	held := grown(func() {
+		var b []byte
+		for i := range messages {
+			n := i % 8
+			if i%1000 == 999 {
+				n = packBelow + 100
+			}
+			b = append(b, message(strings.Repeat("m", n))...)
+			if len(b) > 14000 {
+				c.must(c.fr.WriteData(1, false, b))
+				b = b[:0]
+			}
+		}
+		c.must(c.fr.WriteData(1, true, b))
+		if got := c.ping(); got != "alive" {
+			t.Error(got)
+		}
+	})
+	if held > 16<<20 {
+		t.Errorf("%d messages hold %d bytes", messages, held)
+	}
+	close(release)
+	if got := c.outcome(1); got != "0" {
+		t.Fatal(got)
+	}
+	lengths := <-got
+	if len(lengths) != messages {
+		t.Fatalf("%d messages arrived", len(lengths))
+	}
+	for i, n := range lengths {
+		want := i % 8
+		if i%1000 == 999 {
+			want = packBelow + 100
+		}
+		if n != want {
+			t.Fatalf("message %d has %d bytes, want %d", i, n, want)
+		}
+	}
+}
+
+// TestCompressionBomb sees that a small message which decompresses to a large one is
+// refused like a large one.
+func TestCompressionBomb(t *testing.T) {
+	f := start(t, nil)
+	cc := f.dial(t)
+	f.memory.most.Store(1 << 20)
+	in := make([]byte, 8<<20)
+	_, err := call(t.Context(), cc, in, gzipped())
+	if err == nil || !strings.Contains(err.Error(), "no memory") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestManyResets sees that calls which are reset leave nothing behind.
+func TestManyResets(t *testing.T) {
+	f := start(t, nil)
+	cc := f.dial(t)
+	for range 300 {
+		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "do", "wait"), 5*time.Millisecond)
+		_, _ = call(ctx, cc, make([]byte, 1000)) // its time is too short
+		cancel()
+	}
+	if _, err := healthpb.NewHealthClient(cc).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, "nothing is left", func() bool {
+		f.s.mu.Lock()
+		defer f.s.mu.Unlock()
+		for c := range f.s.conns {
+			c.mu.Lock()
+			n := len(c.streams) + c.calls
+			c.mu.Unlock()
+			return n == 0
+		}
+		return false
+	})
+}
