@@ -301,11 +301,7 @@ func TestSlowClients(t *testing.T) {
 			}
 		})
 	}
-	poll(t, "no connection is left", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.conns) == 0
-	})
+	poll(t, "no connection is left", func() bool { return len(s.conns.All()) == 0 })
 }
 
 func TestShutdown(t *testing.T) {

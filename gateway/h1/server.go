@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -80,123 +81,52 @@ type Answer struct {
 type Server struct {
 	cfg     Config
 	handler Handler
-	log     *slog.Logger
-	watch   *watcher // set by the first Serve, under mu
-	serving sync.WaitGroup
+	conns   *listen.Accepted[*conn]
 	date    atomic.Pointer[[]byte] // the Date field of this second
 
-	mu        sync.Mutex
-	listeners map[net.Listener]struct{}
-	conns     map[*conn]struct{}
-	stopping  bool
-	empty     chan struct{} // closed when stopping and no connection is left
+	mu      sync.Mutex
+	watch   *watcher // set by the first Serve
+	stopped bool
 }
 
 // New makes a server; nothing runs before Serve.
 func New(cfg Config, handler Handler, log *slog.Logger) *Server {
-	s := &Server{cfg: cfg, handler: handler, log: log, listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{},
-		empty: make(chan struct{})}
+	s := &Server{cfg: cfg, handler: handler, conns: listen.NewAccepted[*conn](log)}
 	s.tick(time.Now())
 	return s
 }
 
-// enlist adds a listener and starts the watcher with the first one. False: the server
-// has stopped.
-func (s *Server) enlist(l net.Listener) (bool, error) {
+// begin starts the watcher with the first listener. False: the server has stopped.
+func (s *Server) begin() (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopping {
-		return false, nil
+	if s.stopped || s.watch != nil {
+		return !s.stopped, nil
 	}
-	if s.watch == nil {
-		w, err := newWatcher(s)
-		if err != nil {
-			return false, err
-		}
-		s.watch = w
-	}
-	s.listeners[l] = struct{}{}
-	return true, nil
+	w, err := newWatcher(s)
+	s.watch = w
+	return err == nil, err
 }
 
 // Serve accepts connections until Shutdown or Close, which make it return nil, or until
-// the listener fails. What is not for this server goes to other.
+// the listener fails. It closes the listener. What is not for this server goes to other.
 func (s *Server) Serve(l net.Listener, other *Handoff) error {
-	defer l.Close()
-	if ok, err := s.enlist(l); !ok {
-		return err
+	if ok, err := s.begin(); !ok {
+		return errors.Join(err, l.Close())
 	}
-	for {
-		nc, err := l.Accept()
-		if err == nil {
-			s.start(nc, other)
-			continue
-		}
-		s.mu.Lock()
-		stopping := s.stopping
-		s.mu.Unlock()
-		var transient interface{ Temporary() bool }
-		switch {
-		case stopping:
-			return nil
-		case errors.As(err, &transient) && transient.Temporary():
-			// out of descriptors, as a rule: others will be given back
-			s.log.Warn("HTTP: accept failed", "error", err)
-			pause := time.NewTimer(acceptPause)
-			<-pause.C
-		default:
-			s.mu.Lock()
-			delete(s.listeners, l)
-			s.mu.Unlock()
-			return err
-		}
-	}
-}
-
-// acceptPause is the wait after an accept that failed for want of descriptors.
-const acceptPause = 50 * time.Millisecond
-
-func (s *Server) start(nc net.Conn, other *Handoff) {
-	c := newConn(s, nc, other)
-	s.mu.Lock()
-	if s.stopping {
-		s.mu.Unlock()
-		_ = nc.Close() // nothing was said on it
-		return
-	}
-	s.conns[c] = struct{}{}
-	s.serving.Add(1)
-	s.mu.Unlock()
-	go func() {
-		defer s.serving.Done()
-		c.serve()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.conns, c)
-		s.emptyLocked()
-	}()
-}
-
-func (s *Server) emptyLocked() {
-	if s.stopping && len(s.conns) == 0 {
-		select {
-		case <-s.empty:
-		default:
-			close(s.empty)
-		}
-	}
+	return s.conns.Serve(l, func(nc net.Conn) *conn { return newConn(s, nc, other) }, (*conn).serve)
 }
 
 // Shutdown accepts no connection any more, closes idle ones, and lets the others finish
 // the request they are at, until ctx ends; then it cuts them off and returns ctx's
 // error. No goroutine of the server is left when it returns.
 func (s *Server) Shutdown(ctx context.Context) error {
-	for _, c := range s.stop() {
+	for _, c := range s.conns.Stop() {
 		c.hurry()
 	}
 	var err error
 	select {
-	case <-s.empty:
+	case <-s.conns.None():
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
@@ -206,11 +136,12 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // Close ends everything at once.
 func (s *Server) Close() {
-	for _, c := range s.stop() {
+	for _, c := range s.conns.Stop() {
 		c.cut()
 	}
-	s.serving.Wait()
+	s.conns.Wait()
 	s.mu.Lock()
+	s.stopped = true
 	w := s.watch
 	s.mu.Unlock()
 	if w != nil {
@@ -218,35 +149,13 @@ func (s *Server) Close() {
 	}
 }
 
-func (s *Server) stop() []*conn {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stopping = true
-	for l := range s.listeners {
-		_ = l.Close() // Accept reports it
-	}
-	s.emptyLocked()
-	return s.connsLocked()
-}
-
-func (s *Server) connsLocked() []*conn {
-	all := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		all = append(all, c)
-	}
-	return all
-}
-
 // tick is the watcher's, once a second: it renews the date and looks for what takes
 // too long.
 func (s *Server) tick(at time.Time) {
 	date := at.UTC().AppendFormat(nil, "Date: Mon, 02 Jan 2006 15:04:05 GMT\r\n")
 	s.date.Store(&date)
-	s.mu.Lock()
-	conns := s.connsLocked()
-	s.mu.Unlock()
 	now := infer.Now()
-	for _, c := range conns {
+	for _, c := range s.conns.All() {
 		c.check(now)
 	}
 }
@@ -303,7 +212,9 @@ type replay struct {
 func (r *replay) Read(p []byte) (int, error) {
 	if len(r.read) > 0 {
 		n := copy(p, r.read)
-		r.read = r.read[n:]
+		if r.read = r.read[n:]; len(r.read) == 0 {
+			r.read = nil // and with it the buffer
+		}
 		return n, nil
 	}
 	return r.Conn.Read(p)

@@ -6,10 +6,10 @@ import (
 	"net"
 	"reflect"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc"
 
+	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -21,14 +21,8 @@ type Server struct {
 	methods  map[string]*method // by path; not changed once Serve was called
 	services map[string]grpc.ServiceInfo
 
-	crew    crew
-	serving sync.WaitGroup // connections
-
-	mu        sync.Mutex
-	listeners map[net.Listener]struct{}
-	conns     map[*conn]struct{}
-	stopping  bool
-	empty     chan struct{} // closed when stopping and no connection is left
+	crew  crew
+	conns *listen.Accepted[*conn]
 }
 
 var _ grpc.ServiceRegistrar = (*Server)(nil)
@@ -42,7 +36,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, infer.Errorf(infer.Internal, "h2: a server needs memory, a codec and a log")
 	}
 	return &Server{cfg: cfg, deps: deps, methods: map[string]*method{}, services: map[string]grpc.ServiceInfo{},
-		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, empty: make(chan struct{})}, nil
+		conns: listen.NewAccepted[*conn](deps.Log)}, nil
 }
 
 // Handle makes a Method answer the calls of a path, "/package.Service/Method", in place
@@ -82,133 +76,34 @@ func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.service
 // Serve accepts connections until Shutdown, which makes it return nil, or until the
 // listener fails. It closes the listener.
 func (s *Server) Serve(l net.Listener) error {
-	defer l.Close()
-	s.mu.Lock()
-	if s.stopping {
-		s.mu.Unlock()
-		return nil
-	}
-	s.listeners[l] = struct{}{}
-	s.mu.Unlock()
-	for {
-		nc, err := l.Accept()
-		if err != nil {
-			s.mu.Lock()
-			stopping := s.stopping
-			if !temporary(err) {
-				delete(s.listeners, l)
-			}
-			s.mu.Unlock()
-			if stopping {
-				return nil
-			}
-			if temporary(err) {
-				// out of descriptors, as a rule: others will be given back
-				s.deps.Log.Warn("gRPC: accept failed", "error", err)
-				pause := time.NewTimer(acceptPause)
-				<-pause.C
-				continue
-			}
-			return err
-		}
-		s.start(nc)
-	}
-}
-
-// acceptPause is the wait after an accept that failed for want of descriptors.
-const acceptPause = 50 * time.Millisecond
-
-func temporary(err error) bool {
-	var e interface{ Temporary() bool }
-	return errors.As(err, &e) && e.Temporary()
-}
-
-func (s *Server) start(nc net.Conn) {
-	c := newConn(s, nc)
-	s.mu.Lock()
-	if s.stopping {
-		s.mu.Unlock()
-		_ = nc.Close() // nothing was said on it
-		return
-	}
-	s.conns[c] = struct{}{}
-	s.serving.Add(1)
-	s.mu.Unlock()
-	go func() {
-		defer s.serving.Done()
-		c.serve()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.conns, c)
-		s.emptyLocked()
-	}()
-}
-
-func (s *Server) emptyLocked() {
-	if s.stopping && len(s.conns) == 0 {
-		select {
-		case <-s.empty:
-		default:
-			close(s.empty)
-		}
-	}
+	return s.conns.Serve(l, func(nc net.Conn) *conn { return newConn(s, nc) }, (*conn).serve)
 }
 
 // Shutdown accepts no connection any more, tells every client to open no further call
 // (GOAWAY), waits for the calls in flight until ctx ends, and then cuts them off and
 // returns ctx's error. No goroutine of the server is left when it returns.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.mu.Lock()
-	s.stopping = true
-	for l := range s.listeners {
-		_ = l.Close() // Accept reports it
-	}
-	conns := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
-	s.emptyLocked()
-	s.mu.Unlock()
-	for _, c := range conns {
+	for _, c := range s.conns.Stop() {
 		c.drain()
 	}
 	var err error
 	select {
-	case <-s.empty:
+	case <-s.conns.None():
 	case <-ctx.Done():
 		err = ctx.Err()
-		s.cutOff()
 	}
-	s.serving.Wait()
-	s.crew.stop()
+	s.Stop()
 	return err
 }
 
 // Stop accepts no connection any more and ends all that there are at once. No goroutine
 // of the server is left when it returns.
 func (s *Server) Stop() {
-	s.mu.Lock()
-	s.stopping = true
-	for l := range s.listeners {
-		_ = l.Close() // Accept reports it
-	}
-	s.emptyLocked()
-	s.mu.Unlock()
-	s.cutOff()
-	s.serving.Wait()
-	s.crew.stop()
-}
-
-func (s *Server) cutOff() {
-	s.mu.Lock()
-	conns := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
-	s.mu.Unlock()
-	for _, c := range conns {
+	for _, c := range s.conns.Stop() {
 		c.close(errStopped)
 	}
+	s.conns.Wait()
+	s.crew.stop()
 }
 
 var errStopped = errors.New("h2: the server stopped")
