@@ -108,7 +108,8 @@ func (c *change) now() {
 	}
 }
 
-// idle says that the folder is as it was, and all of it serves.
+// idle says that the folder is as it was, and all of it serves. It ends what was noted of
+// loads in between, of something else, that failed.
 func (c *change) idle() bool {
 	if !c.call.empty() || c.prev == nil || c.prev.call || c.prev.dir != c.folder.Dir || !c.prev.look.same(c.tried) || len(c.prev.cfg.GetEnsembleScheduling().GetStep()) > 0 {
 		return false
@@ -124,6 +125,10 @@ func (c *change) idle() bool {
 			return false
 		}
 	}
+	for n := range c.serving {
+		e.versions[n].reason = "" // of a load of something else, which failed
+	}
+	e.tried = c.tried
 	return true
 }
 
@@ -311,7 +316,7 @@ func (c *change) note(e *entry, give bool) {
 	for n, err := range c.failed {
 		c.r.deps.Log.Error(fmt.Sprintf("failed to load '%s' version %d: %s", c.k.name, n, reason(err)))
 		v := e.versions[n]
-		if v == nil || v.model == nil { // a reload that fails leaves the old one serving
+		if v == nil || v.state != Ready { // a reload that fails leaves the old one serving
 			e.versions[n] = &version{state: Unavailable, reason: reason(err)}
 			continue
 		}

@@ -127,11 +127,14 @@ func inOrder(ensembles []Folder) []Folder {
 }
 
 // park lets an ensemble wait for its steps' models, and with fits ends that: it is loaded
-// once they fit.
+// once they fit. A call's config that can't take the place of what serves is not kept.
 func (r *Repository) park(c *change, fits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.entryLocked(c.k)
+	if !fits && !c.call.empty() && len(c.serving) > 0 {
+		return
+	}
 	e.parked, e.waits = !fits, nil
 	if !fits {
 		e.waits = &source{dir: c.folder.Dir, cfg: c.plan.Config, call: !c.call.empty()}

@@ -43,8 +43,15 @@ func (f *Folder) key() key { return key{f.Namespace, f.Name} }
 
 // ensemble says that the model is one, as far as its config can be read.
 func (f *Folder) ensemble() bool {
+	if f.Dir == "" { // all of it comes with a call
+		return false
+	}
 	cfg, _, err := f.readConfig(true)
-	return err == nil && (cfg.GetEnsembleScheduling() != nil || cfg.Platform == modelconfig.PlatformEnsemble)
+	return err == nil && isEnsemble(cfg)
+}
+
+func isEnsemble(cfg *configpb.ModelConfig) bool {
+	return cfg.GetEnsembleScheduling() != nil || cfg.GetPlatform() == modelconfig.PlatformEnsemble
 }
 
 // Find lists the model folders of all repositories by name. What can't be read is

@@ -95,7 +95,7 @@ func (r *Repository) operate(ctx context.Context, do func(context.Context) error
 
 // inTurn reloads a model when it is its turn. before, if any, is told the entry first.
 func (r *Repository) inTurn(ctx context.Context, f Folder, call *Override, before func(*entry)) error {
-	if f.ensemble() && ctx.Value(pathKey{}) == nil {
+	if (f.ensemble() || call.ensemble(f.Name)) && ctx.Value(pathKey{}) == nil {
 		give, err := r.turns.take(ctx, key{})
 		if err != nil {
 			return err

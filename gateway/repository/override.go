@@ -33,6 +33,12 @@ type Override struct {
 
 func (o *Override) empty() bool { return o.Config == nil && len(o.Files) == 0 }
 
+// ensemble says that the call makes the model one, as far as its config can be read.
+func (o *Override) ensemble(name string) bool {
+	cfg, err := o.parse(name)
+	return err == nil && isEnsemble(cfg)
+}
+
 // parse reads the config of a load call.
 func (o *Override) parse(name string) (*configpb.ModelConfig, error) {
 	if o.Config == nil {

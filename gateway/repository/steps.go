@@ -136,10 +136,13 @@ func meant(folders []Folder, own string, n Need) []Folder {
 // turn of no model may be held.
 func (r *Repository) reconsider(ctx context.Context, name string) {
 	for _, k := range r.dependents(name) {
-		if err := r.reconsiderOne(ctx, k); err != nil {
+		moved, err := r.reconsiderOne(ctx, k)
+		if err != nil {
 			r.deps.Log.Error(fmt.Sprintf("ensemble '%s': %s", k.name, err))
 		}
-		r.reconsider(ctx, k.name)
+		if moved {
+			r.reconsider(ctx, k.name)
+		}
 	}
 }
 
@@ -169,37 +172,36 @@ func (r *Repository) dependents(name string) []key {
 	return all
 }
 
-func (r *Repository) reconsiderOne(ctx context.Context, k key) error {
+// reconsiderOne does that for one ensemble; moved: it was loaded or taken out of service.
+func (r *Repository) reconsiderOne(ctx context.Context, k key) (moved bool, err error) {
 	giveAll, err := r.turns.take(ctx, key{})
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer giveAll()
 	give, err := r.turns.take(ctx, k)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer give()
 	r.mu.Lock()
 	e := r.entries[k]
 	if e == nil || e.ensembleSource() == nil {
 		r.mu.Unlock()
-		return nil
+		return false, nil
 	}
 	src, parked := e.ensembleSource(), e.parked
 	r.mu.Unlock()
 	err = r.stepsFault(ctx, k, src.cfg)
 	switch {
 	case err == nil && parked:
-		return r.reload(ctx, Folder{Name: k.name, Dir: src.dir, Namespace: k.namespace, ConfigName: r.cfg.ConfigName, Config: src.given()}, &Override{}, false)
-	case err == nil:
-		return nil
-	}
-	if parked {
-		return nil
+		err := r.reload(ctx, Folder{Name: k.name, Dir: src.dir, Namespace: k.namespace, ConfigName: r.cfg.ConfigName, Config: src.given()}, &Override{}, false)
+		return err == nil, err
+	case err == nil || parked:
+		return false, nil
 	}
 	r.drop(ctx, k, true)
-	return err
+	return true, err
 }
 
 // given is the config that a load call brought, nil where the folder's own was read.
