@@ -81,6 +81,7 @@ type Answer struct {
 type Server struct {
 	cfg     Config
 	handler Handler
+	log     *slog.Logger
 	conns   *listen.Accepted[*conn]
 	date    atomic.Pointer[[]byte] // the Date field of this second
 
@@ -91,7 +92,7 @@ type Server struct {
 
 // New makes a server; nothing runs before Serve.
 func New(cfg Config, handler Handler, log *slog.Logger) *Server {
-	s := &Server{cfg: cfg, handler: handler, conns: listen.NewAccepted[*conn](log)}
+	s := &Server{cfg: cfg, handler: handler, log: log, conns: listen.NewAccepted[*conn](log)}
 	s.tick(time.Now())
 	return s
 }

@@ -246,9 +246,7 @@ func TestEndlessBurst(t *testing.T) {
 	if n := <-answered; n < calls {
 		t.Errorf("%d of %d were answered", n, calls)
 	}
-	f.s.mu.Lock()
-	defer f.s.mu.Unlock()
-	for sc := range f.s.conns {
+	for _, sc := range f.s.conns.All() {
 		if n := len(sc.late.ids); n > 2*maxLate {
 			t.Errorf("%d calls are remembered", n)
 		}
@@ -345,9 +343,7 @@ func TestManyResets(t *testing.T) {
 		t.Fatal(err)
 	}
 	poll(t, "nothing is left", func() bool {
-		f.s.mu.Lock()
-		defer f.s.mu.Unlock()
-		for c := range f.s.conns {
+			for _, c := range f.s.conns.All() {
 			c.mu.Lock()
 			n := len(c.streams) + c.calls
 			c.mu.Unlock()

@@ -238,9 +238,7 @@ func TestSlowReader(t *testing.T) {
 			body = body[n:]
 		}
 		poll(t, "the connection ends", func() bool {
-			f.s.mu.Lock()
-			defer f.s.mu.Unlock()
-			return len(f.s.conns) <= 1 // the other one's
+					return len(f.s.conns.All()) <= 1 // the other one's
 		})
 	})
 }
