@@ -17,7 +17,7 @@ type agents struct{ *agent.Agents }
 
 // Load asks the model's agents; see repository.Agents.
 func (a agents) Load(ctx context.Context, m repository.AgentModel) (repository.AgentRun, error) {
-	life, err := a.Agents.Load(ctx, agent.Model{Name: m.Name, Location: m.Dir, Config: m.Config})
+	life, err := a.Agents.Load(ctx, agent.Model{Name: m.Name, Location: m.Dir, Config: m.Config, Scratch: m.Scratch})
 	if err != nil {
 		return nil, err
 	}

@@ -165,7 +165,7 @@ func (c *change) agents(ctx context.Context, f Folder) (string, error) {
 	if c.r.deps.Agents == nil {
 		return "", infer.Errorf(infer.Unsupported, "model '%s': there are no repository agents here", f.Name)
 	}
-	run, err := c.r.deps.Agents.Load(ctx, AgentModel{Name: f.Name, Dir: f.Dir, Config: cfg})
+	run, err := c.r.deps.Agents.Load(ctx, AgentModel{Name: f.Name, Dir: f.Dir, Config: cfg, Scratch: c.r.scratch.folder})
 	if err != nil {
 		return "", err
 	}

@@ -30,7 +30,7 @@ type Config struct {
 	// GPULimits is --model-load-gpu-limit: CUDA ordinal → the most of its memory, as a
 	// fraction, that may be in use when a model is loaded onto it.
 	GPULimits map[int]float64
-	TempDir   string // for the files of load calls; "": /tmp
+	TempDir   string // for the files of load calls and agents; "": the system's for temporary files
 	Cache     CacheConfig
 	// BackendOptions is --backend-config: backend → setting → value. Settings under ""
 	// are for all backends.

@@ -260,7 +260,14 @@ func TestScratchIsSwept(t *testing.T) {
 	if err := a.lock.Close(); err != nil { // as the end of its process does
 		t.Fatal(err)
 	}
+	unlocked := filepath.Join(b.root(), "gateway-1") // its maker was killed before it had a lock
+	if err := os.Mkdir(unlocked, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	b.clean()
+	if _, err := os.Stat(unlocked); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a folder that nobody locked is still there: %v", err)
+	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a dead process's folder is still there: %v", err)
 	}
@@ -270,6 +277,29 @@ func TestScratchIsSwept(t *testing.T) {
 	if _, err := b.folder(); err == nil || !strings.Contains(err.Error(), "is not a folder of this user alone") {
 		t.Errorf("a folder that all may write to was taken: %v", err)
 	}
+}
+
+// Processes that begin and clean up at the same time leave each other's folders alone.
+func TestScratchOfMany(t *testing.T) {
+	parent := t.TempDir()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 30 {
+				s := &scratch{parent: parent}
+				if dir, err := s.folder(); err != nil {
+					t.Error(err)
+				} else if _, err := os.Stat(dir); err != nil {
+					t.Errorf("somebody removed a folder in use: %v", err)
+				}
+				s.clean()
+				if err := s.close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // 50,000 requests, each answered by the version that it got; whoever asks after a load

@@ -63,7 +63,7 @@ func (o *Override) parse(name string) (*configpb.ModelConfig, error) {
 // is locked as long as it lives. The first use makes it, and removes what processes left
 // behind that were killed.
 type scratch struct {
-	parent string // "": /tmp
+	parent string // "": the system's folder for temporary files
 
 	mu   sync.Mutex
 	dir  string   // mu; "": not made yet
@@ -91,64 +91,102 @@ func (s *scratch) folder() (string, error) {
 func (s *scratch) root() string {
 	parent := s.parent
 	if parent == "" {
-		parent = "/tmp"
+		parent = os.TempDir()
 	}
 	return filepath.Join(parent, "sluice-"+strconv.Itoa(os.Getuid()))
 }
 
-func (s *scratch) openLocked() error {
+// claim makes the parent of all processes' folders where it is not there, and holds it
+// until the file is closed: who makes a folder, or removes one, is alone with it.
+func (s *scratch) claim(make bool) (*os.File, error) {
 	root := s.root()
-	if err := os.Mkdir(root, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("making the folder for model files: %w", err)
+	if make {
+		if err := os.Mkdir(root, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return nil, err
+		}
 	}
 	// in a folder that all may write to, somebody else may have been first
 	info, err := os.Lstat(root)
 	if err != nil {
-		return fmt.Errorf("making the folder for model files: %w", err)
+		return nil, err
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || !ok || int(st.Uid) != os.Getuid() || info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("'%s' is not a folder of this user alone", root)
+		return nil, fmt.Errorf("'%s' is not a folder of this user alone", root)
 	}
-	s.sweep(root)
-	dir, err := os.MkdirTemp(root, "gateway-")
+	f, err := os.Open(root)
+	if err != nil {
+		return nil, err
+	}
+	if err := flock(f, syscall.LOCK_EX); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func flock(f *os.File, how int) error {
+	for {
+		if err := syscall.Flock(int(f.Fd()), how); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
+}
+
+func (s *scratch) openLocked() error {
+	root, err := s.claim(true)
+	if err != nil {
+		return fmt.Errorf("making the folder for model files: %w", err)
+	}
+	defer root.Close()
+	s.sweep()
+	dir, err := os.MkdirTemp(s.root(), "gateway-")
 	if err != nil {
 		return fmt.Errorf("making the folder for model files: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, scratchLock), os.O_CREATE|os.O_RDWR, 0o600)
 	if err == nil {
-		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err = flock(lock, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+			err = errors.Join(err, lock.Close())
+		}
 	}
 	if err != nil {
-		return fmt.Errorf("locking the folder for model files: %w", err)
+		return fmt.Errorf("locking the folder for model files: %w", errors.Join(err, os.RemoveAll(dir)))
 	}
 	s.dir, s.lock = dir, lock
 	return nil
 }
 
-// sweep removes the folders of processes that are gone: nobody holds their locks.
-func (s *scratch) sweep(root string) {
-	dirs, err := filepath.Glob(filepath.Join(root, "gateway-*"))
+// sweep removes the folders of processes that are gone: nobody holds their locks. The
+// parent is claimed.
+func (s *scratch) sweep() {
+	dirs, err := filepath.Glob(filepath.Join(s.root(), "gateway-*"))
 	if err != nil {
 		return
 	}
 	for _, dir := range dirs {
 		lock, err := os.Open(filepath.Join(dir, scratchLock))
-		if err != nil {
-			continue // it is being made
+		if errors.Is(err, os.ErrNotExist) { // its maker was killed
+			_ = os.RemoveAll(dir)
+			continue
 		}
-		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+		if err != nil {
+			continue
+		}
+		if flock(lock, syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			_ = os.RemoveAll(dir) // the next one tries again
 		}
 		_ = lock.Close()
 	}
 }
 
-// clean removes what a process before left behind.
+// clean removes what a process before left behind, where there is anything.
 func (s *scratch) clean() {
-	if info, err := os.Lstat(s.root()); err == nil && info.IsDir() {
-		s.sweep(s.root())
+	root, err := s.claim(false)
+	if err != nil {
+		return // there is nothing of ours; a load call says what is wrong
 	}
+	defer root.Close()
+	s.sweep()
 }
 
 // close removes the folder.

@@ -21,6 +21,8 @@ type AgentModel struct {
 	Name   string
 	Dir    string                // absolute: the model's folder
 	Config *configpb.ModelConfig // as it was written, or given with the load call; read-only
+	// Scratch makes an empty folder that is gone with this process, however that ends.
+	Scratch func() (string, error)
 }
 
 // AgentRun is what agents were told of one load of a model. A reload makes a new one

@@ -39,9 +39,6 @@ const (
 type Config struct {
 	Directory string        // --repoagent-directory: <Directory>/<name>/agent; "": DefaultDirectory
 	Timeout   time.Duration // --repoagent-timeout-ms: of one event at one agent; 0: DefaultTimeout
-	// Scratch is where folders for agents are made; "": the system's folder for
-	// temporary files.
-	Scratch string
 	// Environ is the environment of executables ("NAME=value"); Environment makes it.
 	Environ []string
 }
@@ -68,6 +65,9 @@ type Model struct {
 	Name     string
 	Location string                // absolute path of the model's folder
 	Config   *configpb.ModelConfig // as its config.pbtxt has it; read-only
+	// Scratch makes an empty folder for an agent, which the Life removes at its end;
+	// only Load needs it.
+	Scratch func() (string, error)
 }
 
 // call is one event at one agent.
@@ -153,7 +153,7 @@ func (l *Life) load(ctx context.Context, w *configpb.ModelRepositoryAgents_Agent
 	}
 	one := member{name: w.GetName(), runner: r, location: l.location, parameters: w.GetParameters()}
 	if _, process := r.(*process); process {
-		if one.scratch, err = os.MkdirTemp(l.agents.cfg.Scratch, "sluice-agent-"); err != nil {
+		if one.scratch, err = l.model.Scratch(); err != nil {
 			return infer.Errorf(infer.Internal, "no folder for repo agent '%s': %w", one.name, err)
 		}
 	}

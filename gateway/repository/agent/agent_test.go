@@ -54,8 +54,9 @@ func newBench(t *testing.T, timeout time.Duration) *bench {
 	for _, sub := range []string{"agents", "scratch", "model/1"} {
 		must(t, os.MkdirAll(filepath.Join(dir, sub), 0o755))
 	}
-	b.model = Model{Name: "m", Location: filepath.Join(dir, "model"), Config: &configpb.ModelConfig{Name: "m"}}
-	b.agents = New(Config{Directory: filepath.Join(dir, "agents"), Scratch: filepath.Join(dir, "scratch"), Timeout: timeout,
+	b.model = Model{Name: "m", Location: filepath.Join(dir, "model"), Config: &configpb.ModelConfig{Name: "m"},
+		Scratch: func() (string, error) { return os.MkdirTemp(filepath.Join(dir, "scratch"), "") }}
+	b.agents = New(Config{Directory: filepath.Join(dir, "agents"), Timeout: timeout,
 		Environ: Environment([]string{"SECRET=no", "SLUICE_AGENT_KEY=yes", "TMPDIR=" + dir})}, slog.New(slog.NewTextHandler(b.log, nil)))
 	return b
 }
