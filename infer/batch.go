@@ -134,10 +134,11 @@ func splitRows(o *Tensor, n, first, rows int) ([]byte, error) {
 		row := len(o.Data) / n
 		return o.Data[first*row : (first+rows)*row : (first+rows)*row], nil
 	}
-	per, err := Elements(o.Shape[1:])
+	all, err := Elements(o.Shape)
 	if err != nil {
 		return nil, Errorf(Internal, "output '%s': %w", o.Name, err)
 	}
+	per := all / int64(n)
 	start, err := skipElements(o, 0, int64(first)*per)
 	if err != nil {
 		return nil, err

@@ -131,6 +131,13 @@ func TestSplit(t *testing.T) {
 	}
 }
 
+func TestSplitOfTooManyElements(t *testing.T) {
+	wide := Tensor{Datatype: Bytes, Shape: []int64{3, 1 << 62}, Data: str("a", "b", "c")}
+	if got, err := Split(nil, []Tensor{wide}, 3, 0, 2); CodeOf(err) != Internal {
+		t.Errorf("got %v and %v", got, err)
+	}
+}
+
 func FuzzCountBytesElements(f *testing.F) {
 	f.Add(str("a", "", "ccc"))
 	f.Add([]byte{255, 255, 255, 255})

@@ -470,6 +470,50 @@ func TestDrain(t *testing.T) {
 	})
 }
 
+// A caller that takes no answers holds nobody up when the time to drain is over.
+func TestDrainLeavesSlowCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, steps("step a IN -> OUT"), map[string]model{"a": {}})
+		reads, done := make(chan struct{}), make(chan error, 1)
+		go func() {
+			req := &infer.Request{Rows: 1, Inputs: []infer.Tensor{{Name: "IN", Datatype: infer.Bytes, Shape: []int64{1, 2}, Data: []byte("x")}}}
+			done <- b.Do(t.Context(), req, func(resp *infer.Response) error {
+				<-reads
+				resp.Memory.Release()
+				return nil
+			})
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		drained := make(chan error, 1)
+		go func() { drained <- b.Drain(ctx) }()
+		select {
+		case err := <-drained:
+			if infer.CodeOf(err) != infer.Cancelled {
+				t.Errorf("drain: %v", err)
+			}
+		case <-time.After(time.Minute):
+			t.Error("drain waits for a caller that reads nothing")
+		}
+		close(reads)
+		if err := <-done; err != nil {
+			t.Errorf("the answer: %v", err)
+		}
+	})
+}
+
+// Who may share answers with whom counts for the steps too.
+func TestTenant(t *testing.T) {
+	b := newBench(t, steps("step a IN -> OUT"), map[string]model{"a": {}})
+	if _, err := b.do(t.Context(), &infer.Request{Tenant: "blue"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.steps.seen[0].Tenant; got != "blue" {
+		t.Errorf("the step's tenant is %q", got)
+	}
+}
+
 func TestDepth(t *testing.T) {
 	b := newBench(t, steps("step a IN -> OUT"), map[string]model{})
 	b.steps.models["a"] = model{run: func(ctx context.Context, req *infer.Request, send infer.SendFunc) error {

@@ -151,10 +151,12 @@ func (c *Core) forget(s *sequence) {
 	}
 }
 
-// end ends a sequence early: what waits is doomed.
+// end ends a sequence early: what waits is doomed, and hears why it first ended.
 func (c *Core) end(s *sequence, fate error) {
 	c.forget(s)
-	s.fate = fate
+	if s.fate == nil {
+		s.fate = fate
+	}
 	for e := s.pull(c); e != nil; e = s.pull(c) {
 		c.deadlines.Forget(e)
 		c.doomed.Append(e)

@@ -193,6 +193,22 @@ func (b *batch) deliver(res *infer.Result) {
 	b.settle(res, t, again)
 }
 
+// failed ends a batch that can't be posted. It gives the batches that follow to its
+// caller, which posts them: a long line of such batches must not nest.
+func (b *batch) failed() *batch {
+	d := b.d
+	now := d.deps.Clock.Now()
+	res := &infer.Result{Err: b.fault}
+	d.mu.Lock()
+	before := d.core.Pending()
+	posts, again := b.endLocked(now, res, false)
+	delta := d.core.Pending() - before
+	d.mu.Unlock()
+	d.queued(delta)
+	b.settle(res, b.timesAt(now, infer.ComputeTimes{}), again)
+	return posts
+}
+
 // executedRows are those of requests; null requests don't count.
 func (b *batch) executedRows() int { return max(b.Rows-b.nulls, 1) }
 

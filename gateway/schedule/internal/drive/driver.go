@@ -228,8 +228,7 @@ func (d *Driver) post(b *batch) {
 		next := b.post
 		b.post = nil
 		if b.fault != nil {
-			b.deliver(&infer.Result{Err: b.fault})
-			b = next
+			b = joined(b.failed(), next)
 			continue
 		}
 		d.deps.Executors[b.instance].Execute(&b.Batch)
@@ -240,6 +239,19 @@ func (d *Driver) post(b *batch) {
 		b = next
 	}
 	d.flushLimits()
+}
+
+// joined is two lists of batches as one.
+func joined(a, b *batch) *batch {
+	if a == nil {
+		return b
+	}
+	last := a
+	for last.post != nil {
+		last = last.post
+	}
+	last.post = b
+	return a
 }
 
 func (d *Driver) cancelLeavers(b *batch) {
@@ -293,12 +305,17 @@ func (d *Driver) failLocked(it *item, err error) {
 // InstanceDown is Scheduler.InstanceDown.
 func (d *Driver) InstanceDown(i int) {
 	d.mu.Lock()
+	var posts *batch
+	before := d.core.Pending()
 	if i >= 0 && i < d.core.Count() {
 		d.core.Down(i)
 		d.withdrawLocked(i)
+		posts = d.nextLocked(d.deps.Clock.Now()) // a core may refuse what waits for this one
 	}
+	delta := d.core.Pending() - before
 	d.mu.Unlock()
-	d.flushLimits()
+	d.post(posts)
+	d.queued(delta)
 }
 
 // InstanceUp is Scheduler.InstanceUp.
