@@ -1,6 +1,7 @@
 package h1
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"strings"
@@ -39,7 +40,7 @@ func (b *Body) Read(p []byte) (int, error) {
 		b.failed = true
 	}
 	if b.done && b.began {
-		b.c.enter(serving)
+		b.c.readDone()
 	}
 	return n, err
 }
@@ -90,7 +91,6 @@ func (b *Body) wait() error {
 	c := b.c
 	if !b.began {
 		b.began = true
-		c.over.Store(false)
 		c.enter(reading)
 	}
 	if b.expect {
@@ -222,7 +222,7 @@ func chunkSize(line []byte) (int64, bool) {
 		case 'A' <= ch && ch <= 'F':
 			d = ch - 'A' + 10
 		case digits > 0 && (ch == ';' || ch == ' ' || ch == '\t'):
-			return n, validExtension(line[i:])
+			return n, extension(line[i:])
 		default:
 			return 0, false
 		}
@@ -234,7 +234,12 @@ func chunkSize(line []byte) (int64, bool) {
 	return n, digits > 0
 }
 
-func validExtension(b []byte) bool {
+// extension says that what follows a size is nothing, or extensions without control
+// characters; a second number would be another size to another reader.
+func extension(b []byte) bool {
+	if b = bytes.TrimLeft(b, " \t"); len(b) > 0 && b[0] != ';' {
+		return false
+	}
 	for _, ch := range b {
 		if ch < ' ' && ch != '\t' || ch == 0x7f {
 			return false

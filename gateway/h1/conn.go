@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -15,18 +16,6 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/lifetime"
 	"github.com/sluice-serve/sluice/gateway/listen"
-	"github.com/sluice-serve/sluice/infer"
-)
-
-// phase is what a connection is at, for the watcher.
-type phase int32
-
-const (
-	idle    phase = iota // waits for a request
-	heading              // reads the rest of a head
-	reading              // reads a body
-	serving              // waits for its handler
-	writing
 )
 
 const (
@@ -48,7 +37,7 @@ type conn struct {
 	nc    net.Conn // reads and writes
 	outer net.Conn // is closed, and given away
 	other *Handoff
-	fd    int32 // in the watcher
+	id    uint64 // in the watcher; 0: not watched
 
 	buf    []byte // buf[r:w] was read and is not used up
 	r, w   int
@@ -58,20 +47,28 @@ type conn struct {
 	req    Request
 	body   Body
 	ans    Answer
+	last   string // the head that req and parsed are of
+	parsed parser
 
-	phase atomic.Int32
-	since atomic.Int64 // when the phase began
-	moved atomic.Int64 // bytes in it
-	over  atomic.Bool  // the watcher has ended the body's reading
+	turn  uint64        // phases so far
+	state atomic.Uint64 // the turn of the phase, and in the low bits the phase; serve's to change
+	moved atomic.Int64  // bytes in it
 
-	mu      sync.Mutex
-	current *lifetime.Context // of the request that is served
-	gone    bool              // the client has left
-	closing bool              // no request after this one
+	// check's own: the state that it saw last, and when it saw it first.
+	seen   uint64
+	seenAt int64
+
+	mu       sync.Mutex
+	current  *lifetime.Context // of the request that is served
+	gone     bool              // the client has left
+	closing  bool              // no request after this one
+	over     bool              // the watcher has ended the body's reading
+	large    bool              // it rests with more memory than it began with
+	trimming bool              // the watcher has ended a rest's reading, to have that memory back
 }
 
 func newConn(s *Server, nc net.Conn, other *Handoff) *conn {
-	c := &conn{s: s, nc: listen.Underneath(nc), outer: nc, other: other, fd: -1}
+	c := &conn{s: s, nc: listen.Underneath(nc), outer: nc, other: other}
 	switch a := nc.RemoteAddr().(type) {
 	case *net.TCPAddr:
 		c.req.Remote = a.AddrPort()
@@ -79,7 +76,7 @@ func newConn(s *Server, nc net.Conn, other *Handoff) *conn {
 		c.req.Unix = true
 	}
 	c.body.c = c
-	c.since.Store(infer.Now())
+	c.enter(idle)
 	return c
 }
 
@@ -96,16 +93,10 @@ func (c *conn) control(f func(fd uintptr)) error {
 	return raw.Control(f)
 }
 
-// enter begins a phase.
-func (c *conn) enter(p phase) {
-	c.since.Store(infer.Now())
-	c.moved.Store(0)
-	c.phase.Store(int32(p))
-}
-
 // serve answers requests until the connection is over or goes to the other server.
 func (c *conn) serve() {
 	c.s.watch.add(c)
+	defer c.broken()
 	usual, err := true, error(nil)
 	for err == nil && usual {
 		usual, err = c.one()
@@ -118,6 +109,17 @@ func (c *conn) serve() {
 		}
 	}
 	_ = c.outer.Close() // what it still had to say is said or lost
+}
+
+// broken keeps a fault of ours to the one connection that it came up on.
+func (c *conn) broken() {
+	p := recover()
+	if p == nil {
+		return
+	}
+	c.s.log.Error("HTTP: a connection is given up", "panic", p, "stack", string(debug.Stack()))
+	c.s.watch.remove(c)
+	c.cut()
 }
 
 // giveAway lets the other server read everything again from the request on.
@@ -142,10 +144,13 @@ func (c *conn) one() (usual bool, err error) {
 	if err != nil || head == 0 {
 		return false, err
 	}
-	h := parser{req: &c.req}
-	if !h.parse(string(c.buf[c.r : c.r+head])) {
-		return false, nil
+	if b := c.buf[c.r : c.r+head]; c.last != string(b) { // clients repeat themselves
+		c.last, c.parsed = string(b), parser{req: &c.req}
+		if !c.parsed.parse(c.last) {
+			return false, nil
+		}
 	}
+	h := &c.parsed
 	c.r += head
 	c.used, c.posted = true, c.req.Method == "POST"
 	if h.refuse {
@@ -174,6 +179,7 @@ func (c *conn) rest() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.enter(idle)
+	c.large = cap(c.buf) > firstBuffer || cap(c.out) > firstBuffer
 	return !c.closing || c.r < c.w
 }
 
@@ -205,9 +211,10 @@ func (c *conn) begin(ctx *lifetime.Context) {
 	if c.gone {
 		ctx.End(context.Canceled)
 	}
+	c.rousedLocked()
 	if c.closing {
 		// hurry may have ended the reading while it was idle
-		_ = c.nc.SetReadDeadline(time.Time{}) // a broken connection shows soon enough
+		c.deadline(time.Time{})
 	}
 }
 
@@ -219,53 +226,6 @@ func (c *conn) left() {
 	c.mu.Unlock()
 	if ctx != nil {
 		ctx.End(context.Canceled)
-	}
-}
-
-// hurry ends the connection after its request. Where it has none, one that is on its way
-// is still answered, and told that it is the last.
-func (c *conn) hurry() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closing = true
-	if phase(c.phase.Load()) == idle {
-		_ = c.nc.SetReadDeadline(time.Now().Add(restTime)) // else it is over already
-	}
-}
-
-// restTime is how long a connection without a request stays open when the server stops.
-const restTime = 500 * time.Millisecond
-
-var past = time.Unix(1, 0)
-
-// cut ends the connection now.
-func (c *conn) cut() {
-	_ = c.outer.Close() // its goroutine sees it
-	c.left()
-}
-
-// check ends what takes too long. A body's reading ends with an error that its handler
-// can still answer.
-func (c *conn) check(now int64) {
-	cfg := &c.s.cfg
-	took, moved := time.Duration(now-c.since.Load()), time.Duration(c.moved.Load()/cfg.MinRate)*time.Second
-	switch phase(c.phase.Load()) {
-	case idle:
-		if took > cfg.IdleTimeout {
-			c.cut()
-		}
-	case heading:
-		if took > cfg.ReadHeaderTimeout {
-			c.cut()
-		}
-	case reading:
-		if took > cfg.BodyTimeout+moved && c.over.CompareAndSwap(false, true) {
-			_ = c.nc.SetReadDeadline(past) // else it is over already
-		}
-	case writing:
-		if took > cfg.BodyTimeout+moved {
-			c.cut()
-		}
 	}
 }
 
@@ -287,9 +247,10 @@ func (c *conn) head() (int, error) {
 		if len(b) >= c.s.cfg.MaxHeaderBytes {
 			return 0, nil
 		}
-		if len(b) > 0 && phase(c.phase.Load()) == idle {
+		if len(b) > 0 && c.phase() == idle {
 			c.mu.Lock()
 			c.enter(heading)
+			c.rousedLocked()
 			c.mu.Unlock()
 		}
 		err := c.fill()
@@ -372,6 +333,9 @@ func (c *conn) fill() error {
 		c.buf = grown
 	}
 	n, err := c.nc.Read(c.buf[c.w:])
+	for n == 0 && timedOut(err) && c.trimmed() {
+		n, err = c.nc.Read(c.buf)
+	}
 	c.w += n
 	if n > 0 {
 		return nil
@@ -384,12 +348,15 @@ func (c *conn) flush() error {
 	if len(c.out) == 0 {
 		return nil
 	}
-	was := phase(c.phase.Load())
-	since := c.since.Load()
+	was := c.state.Load()
 	c.enter(writing)
 	_, err := c.nc.Write(c.out)
-	c.since.Store(since)
-	c.phase.Store(int32(was))
+	c.mu.Lock()
+	c.state.Store(was)
+	if c.closing && phaseOf(was) == idle {
+		c.deadline(time.Now().Add(restTime)) // hurry saw it writing
+	}
+	c.mu.Unlock()
 	c.out = c.out[:0]
 	if cap(c.out) > 2*gather {
 		c.out = nil

@@ -216,6 +216,7 @@ func TestPipelining(t *testing.T) {
 			t.Fatalf("answer %d: %q %v", i, got, err)
 		}
 	}
+	poll(t, "Written for each", func() bool { return e.written.Load() >= 500 }) // an answer is read before it
 	if n := e.written.Load(); n != 500 {
 		t.Errorf("Written %d times", n)
 	}

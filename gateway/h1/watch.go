@@ -22,7 +22,8 @@ type watcher struct {
 	runs sync.WaitGroup
 
 	mu    sync.Mutex
-	conns map[int32]*conn // by descriptor
+	last  uint64
+	conns map[uint64]*conn // by id: an event may be older than its descriptor's next use
 }
 
 func newWatcher(s *Server) (*watcher, error) {
@@ -34,7 +35,7 @@ func newWatcher(s *Server) (*watcher, error) {
 		return nil, errors.Join(fmt.Errorf("epoll: %w", err), unix.Close(fd))
 	}
 	w := &watcher{s: s, fd: fd, file: os.NewFile(uintptr(fd), "epoll"), stop: make(chan struct{}),
-		conns: map[int32]*conn{}}
+		conns: map[uint64]*conn{}}
 	if w.raw, err = w.file.SyscallConn(); err != nil {
 		return nil, errors.Join(err, w.file.Close())
 	}
@@ -43,32 +44,49 @@ func newWatcher(s *Server) (*watcher, error) {
 	return w, nil
 }
 
-// add begins to watch a connection; remove must come before its descriptor is closed.
-// Where that is impossible the connection is served all the same: its client's leaving
-// is then seen when the answer is written.
-func (w *watcher) add(c *conn) bool {
-	added := false
-	err := c.control(func(fd uintptr) {
+// add begins to watch a connection; remove must come before its descriptor is closed by
+// its own goroutine. Where that is impossible the connection is served all the same: its
+// client's leaving is then seen when the answer is written.
+func (w *watcher) add(c *conn) {
+	_ = c.control(func(fd uintptr) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		ev := unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(fd)}
+		w.last++
+		ev := event(w.last)
 		if unix.EpollCtl(w.fd, unix.EPOLL_CTL_ADD, int(fd), &ev) == nil {
-			w.conns[int32(fd)] = c
-			c.fd = int32(fd)
-			added = true
+			w.conns[w.last] = c
+			c.id = w.last
 		}
 	})
-	return err == nil && added
 }
 
+// event is what epoll is told, and tells, of the connection with the id.
+func event(id uint64) unix.EpollEvent {
+	return unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(uint32(id)), Pad: int32(uint32(id >> 32))}
+}
+
+// idOf is the id in an event.
+func idOf(e *unix.EpollEvent) uint64 { return uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32 }
+
 func (w *watcher) remove(c *conn) {
+	if c.id == 0 {
+		return
+	}
+	w.mu.Lock()
+	delete(w.conns, c.id)
+	w.mu.Unlock()
+	// one that was cut is closed, which took it out of the set; its descriptor may be
+	// another's by now, and control does not give it any more
+	_ = c.control(func(fd uintptr) {
+		_ = unix.EpollCtl(w.fd, unix.EPOLL_CTL_DEL, int(fd), nil)
+	})
+}
+
+// of is the connection that an event is of; nil: it is not watched any more.
+func (w *watcher) of(e *unix.EpollEvent) *conn {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.conns[c.fd] == c {
-		delete(w.conns, c.fd)
-		// it may be closed by its peer already; closing it removes it too
-		_ = unix.EpollCtl(w.fd, unix.EPOLL_CTL_DEL, int(c.fd), nil)
-	}
+	return w.conns[idOf(e)]
 }
 
 // listen waits for clients that leave.
@@ -85,10 +103,7 @@ func (w *watcher) listen() {
 			return // closed
 		}
 		for i := range max(n, 0) {
-			w.mu.Lock()
-			c := w.conns[events[i].Fd]
-			w.mu.Unlock()
-			if c != nil {
+			if c := w.of(&events[i]); c != nil {
 				c.left()
 			}
 		}
