@@ -343,7 +343,7 @@ func TestManyResets(t *testing.T) {
 		t.Fatal(err)
 	}
 	poll(t, "nothing is left", func() bool {
-			for _, c := range f.s.conns.All() {
+		for _, c := range f.s.conns.All() {
 			c.mu.Lock()
 			n := len(c.streams) + c.calls
 			c.mu.Unlock()

@@ -90,19 +90,23 @@ func reserved(name string) bool {
 	return strings.HasPrefix(name, ":")
 }
 
-// decodeBinary decodes the value of a "-bin" header, padded or not; false: it is no
-// base64. Other headers' values stay as they are.
-func decodeBinary(name, v string) (string, bool) {
+// decodeBinary decodes the value of a "-bin" header, padded or not. Other headers'
+// values stay as they are.
+func decodeBinary(name, v string) (string, error) {
 	if !strings.HasSuffix(name, "-bin") {
-		return v, true
+		return v, nil
 	}
-	b, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(v, "="))
-	return string(b), err == nil
+	coding := base64.RawStdEncoding
+	if len(v)%4 == 0 { // with its padding, if it needs any
+		coding = base64.StdEncoding
+	}
+	b, err := coding.DecodeString(v)
+	return string(b), err
 }
 
 // binaryValue is decodeBinary's, or v where it is no base64.
 func binaryValue(v string) string {
-	if b, ok := decodeBinary("-bin", v); ok {
+	if b, err := decodeBinary("-bin", v); err == nil {
 		return b
 	}
 	return v

@@ -238,7 +238,7 @@ func TestSlowReader(t *testing.T) {
 			body = body[n:]
 		}
 		poll(t, "the connection ends", func() bool {
-					return len(f.s.conns.All()) <= 1 // the other one's
+			return len(f.s.conns.All()) <= 1 // the other one's
 		})
 	})
 }

@@ -2,6 +2,8 @@ package h2
 
 import (
 	"bytes"
+	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +32,7 @@ type header struct {
 	large     bool   // over the limit
 	pseudos   bool   // there is a pseudo field, which trailers may not have
 	refused   string // why grpc-go would refuse the call, with code Internal; "" where it would not
+	hosts     int    // host headers
 	length    int64  // content-length; -1: not given
 }
 
@@ -93,9 +96,9 @@ func (h *header) add(f hpack.HeaderField, limit int) {
 	case "grpc-accept-encoding":
 		h.accept = f.Value
 	case "grpc-timeout":
-		d, ok := parseTimeout(f.Value)
-		if !ok {
-			h.refused = "malformed grpc-timeout: " + strconv.Quote(f.Value)
+		d, err := parseTimeout(f.Value)
+		if err != nil {
+			h.refused = "malformed grpc-timeout: " + err.Error()
 			break
 		}
 		h.timeout, h.timed = d, true
@@ -106,15 +109,13 @@ func (h *header) add(f hpack.HeaderField, limit int) {
 		}
 		h.length = int64(n)
 	case "host":
-		if h.get("host") != "" {
-			h.refused = "num values of :authority: 1, num values of host: 2, both must only have 1 value as per HTTP/2 spec"
-		}
+		h.hosts++
 	default:
 		if !validName(f.Name) {
 			h.fault("invalid header name")
 		}
-		if _, ok := decodeBinary(f.Name, f.Value); !ok {
-			h.refused = "malformed binary metadata " + strconv.Quote(f.Value) + " in header " + strconv.Quote(f.Name)
+		if _, err := decodeBinary(f.Name, f.Value); err != nil {
+			h.refused = fmt.Sprintf("malformed binary metadata %q in header %q: %v", f.Value, f.Name, err)
 		}
 	}
 	if !validValue(f.Value) {
@@ -187,30 +188,41 @@ func validValue(v string) bool {
 	return true
 }
 
-// parseTimeout reads grpc-timeout: up to eight digits and a unit.
+// parseTimeout reads grpc-timeout: up to eight digits and a unit. The errors' texts are
+// grpc-go's, since they reach clients.
 // Source: "Timeout" in gRPC over HTTP2.
-func parseTimeout(s string) (time.Duration, bool) {
-	if len(s) < 2 || len(s) > 9 {
-		return 0, false
+func parseTimeout(s string) (time.Duration, error) {
+	switch {
+	case len(s) < 2:
+		return 0, fmt.Errorf("transport: timeout string is too short: %q", s)
+	case len(s) > 9:
+		return 0, fmt.Errorf("transport: timeout string is too long: %q", s)
 	}
-	for i := range len(s) - 1 {
-		if s[i] < '0' || s[i] > '9' {
-			return 0, false
-		}
+	var unit time.Duration
+	switch s[len(s)-1] {
+	case 'H':
+		unit = time.Hour
+	case 'M':
+		unit = time.Minute
+	case 'S':
+		unit = time.Second
+	case 'm':
+		unit = time.Millisecond
+	case 'u':
+		unit = time.Microsecond
+	case 'n':
+		unit = time.Nanosecond
+	default:
+		return 0, fmt.Errorf("transport: timeout unit is not recognized: %q", s)
 	}
-	n, err := strconv.ParseInt(s[:len(s)-1], 10, 64)
+	n, err := strconv.ParseUint(s[:len(s)-1], 10, 64)
 	if err != nil {
-		return 0, false
+		return 0, err
 	}
-	unit, ok := map[byte]time.Duration{'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond,
-		'n': time.Nanosecond}[s[len(s)-1]]
-	if !ok {
-		return 0, false
+	if n > math.MaxInt64/uint64(unit) {
+		return math.MaxInt64, nil
 	}
-	if n > int64((1<<63-1)/unit) {
-		return 1<<63 - 1, true
-	}
-	return time.Duration(n) * unit, true
+	return time.Duration(n) * unit, nil
 }
 
 // headerReader decodes header blocks of one connection. A client's calls are mostly

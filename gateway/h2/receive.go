@@ -191,12 +191,19 @@ func (c *conn) admit(st *Stream) (err error) {
 	switch {
 	case hd.large:
 		return status.Errorf(codes.ResourceExhausted, "headers larger than %d bytes", c.s.cfg.MaxHeaderBytes)
+	case hd.hosts > 1:
+		authorities := 0
+		if hd.authority != "" {
+			authorities = 1
+		}
+		return refusal(400, codes.Internal, "num values of :authority: %d, num values of host: %d, both must only have 1 value as per HTTP/2 spec",
+			authorities, hd.hosts)
 	case hd.contentType != "application/grpc" && !strings.HasPrefix(hd.contentType, "application/grpc+") &&
 		!strings.HasPrefix(hd.contentType, "application/grpc;"):
 		return refusal(415, codes.InvalidArgument, "invalid gRPC request content-type %q", hd.contentType)
 	case hd.refused != "":
 		return refusal(400, codes.Internal, "%s", hd.refused)
-	case hd.authority == "" && hd.get("host") == "":
+	case hd.authority == "" && hd.hosts == 0:
 		return refusal(400, codes.Internal, "no host or :authority header present")
 	case hd.method != "POST":
 		return refusal(405, codes.Internal, "Received a HEADERS frame with :method %q which should be POST", hd.method)
@@ -226,7 +233,7 @@ func (s *Server) unknown(path string) error {
 	if !ok || !strings.HasPrefix(path, "/") {
 		return status.Errorf(codes.Unimplemented, "malformed method name: %q", path)
 	}
-	if _, known := s.services[service]; !known {
+	if _, known := s.known[service]; !known {
 		return status.Errorf(codes.Unimplemented, "unknown service %v", service)
 	}
 	return status.Errorf(codes.Unimplemented, "unknown method %v for service %v", name, service)
@@ -343,6 +350,9 @@ func (c *conn) payload(st *Stream, n int) error {
 			if in.have < len(in.prefix) {
 				return nil
 			}
+			if err := c.need(min(n, peek, len(c.buf)/2)); err != nil {
+				return err
+			}
 			if err := c.message(st, n); err != nil {
 				c.fail(st, err)
 			}
@@ -390,9 +400,6 @@ func (c *conn) message(st *Stream, n int) error {
 	if in.length = length; length == 0 {
 		c.complete(st)
 		return nil
-	}
-	if err := c.need(min(n, peek, len(c.buf)/2)); err != nil {
-		return err
 	}
 	size := min(length, trusted)
 	if c.ahead+size > maxAhead {
@@ -472,6 +479,9 @@ func (c *conn) fail(st *Stream, err error) {
 // errShort is what a call hears whose stream ended early; grpc-go says the same.
 var errShort = status.Error(codes.Internal, io.ErrUnexpectedEOF.Error())
 
+// errNone is grpc-go's word on a call that ended without a message.
+var errNone = status.Error(codes.Internal, "cardinality violation: received no request message from non-client-streaming RPC")
+
 // endStream is the end of what the client sends.
 func (c *conn) endStream(st *Stream) error {
 	if st.head.length >= 0 && st.body != st.head.length {
@@ -489,6 +499,8 @@ func (c *conn) endStream(st *Stream) error {
 			return nil
 		}
 		st.inbox.end(st, io.EOF)
+	case st.in.have == 0:
+		c.fail(st, errNone)
 	case !st.in.complete:
 		c.fail(st, errShort)
 	case !st.dispatched:

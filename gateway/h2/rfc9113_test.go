@@ -222,18 +222,18 @@ func TestRFC9113Requests(t *testing.T) {
 		return func(c *rawConn) { c.headers(1, false, fields...); c.must(c.fr.WriteData(1, true, message("x"))) }
 	}
 	malformed := "reset PROTOCOL_ERROR"
-	trailers := func(fields ...string) func(c *rawConn) {
+	trailers := func(do string, fields ...string) func(c *rawConn) {
 		return func(c *rawConn) {
-			c.headers(1, false, request()...)
+			c.headers(1, false, request("do", do)...)
 			c.must(c.fr.WriteData(1, false, message("x")))
 			c.headers(1, true, fields...)
 		}
 	}
 	runRaw(t, []rawCase{
-		{"8.1 trailers", trailers("a", "b"), 0, "0 x"},
+		{"8.1 trailers", trailers("echo", "a", "b"), 0, "0 x"},
 		{"8.1 trailers that don't end", func(c *rawConn) { c.headers(1, false, request()...); c.headers(1, false, "a", "b") }, 0, "goaway PROTOCOL_ERROR"},
-		{"8.1 pseudo-headers in trailers", trailers(":path", "/"), 0, malformed},
-		{"8.1 a connection header in trailers", trailers("connection", "close"), 0, malformed},
+		{"8.1 pseudo-headers in trailers", trailers("wait", ":path", "/"), 0, malformed},
+		{"8.1 a connection header in trailers", trailers("wait", "connection", "close"), 0, malformed},
 		{"8.1.1 a content-length that holds", with(request("content-length", "6")...), 0, "0 x"},
 		{"8.1.1 a content-length that is more", with(request("content-length", "7")...), 0, malformed},
 		{"8.1.1 a content-length that is less", with(request("content-length", "5")...), 0, malformed},
@@ -265,9 +265,10 @@ func TestRFC9113Requests(t *testing.T) {
 		{"gRPC: another content type", with(request("content-type", "text/html")...), 0, "415 3: invalid gRPC request content-type \"text/html\""},
 		{"gRPC: a subtype", with(request("content-type", "application/grpc+proto")...), 0, "0 x"},
 		{"gRPC: grpc-timeout of nothing", with(request("grpc-timeout", "0m")...), 0, "4: context deadline exceeded"},
-		{"gRPC: grpc-timeout without a unit", with(request("grpc-timeout", "10")...), 0, "400 13: malformed grpc-timeout: \"10\""},
-		{"gRPC: metadata that is no base64", with(request("x-bin", "*")...), 0, "400 13: malformed binary metadata \"*\" in header \"x-bin\""},
-		{"gRPC: no message", func(c *rawConn) { c.headers(1, true, request()...) }, 0, "13: unexpected EOF"},
+		{"gRPC: grpc-timeout without a unit", with(request("grpc-timeout", "10")...), 0, "400 13: malformed grpc-timeout: transport: timeout unit is not recognized: \"10\""},
+		{"gRPC: metadata that is no base64", with(request("x-bin", "*")...), 0, "400 13: malformed binary metadata \"*\" in header \"x-bin\": illegal base64 data at input byte 0"},
+		{"gRPC: no message", func(c *rawConn) { c.headers(1, true, request()...) }, 0,
+			"13: cardinality violation: received no request message from non-client-streaming RPC"},
 		{"gRPC: half a prefix", func(c *rawConn) { c.headers(1, false, request()...); c.must(c.fr.WriteData(1, true, []byte{0, 0})) }, 0, "13: unexpected EOF"},
 		{"gRPC: half a message", func(c *rawConn) {
 			c.headers(1, false, request()...)

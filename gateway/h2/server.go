@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"reflect"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -20,6 +21,7 @@ type Server struct {
 	deps     Deps
 	methods  map[string]*method // by path; not changed once Serve was called
 	services map[string]grpc.ServiceInfo
+	known    map[string]struct{} // services, also those of Handle alone
 
 	crew  crew
 	conns *listen.Accepted[*conn]
@@ -35,13 +37,18 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Memory == nil || deps.Codec == nil || deps.Log == nil {
 		return nil, infer.Errorf(infer.Internal, "h2: a server needs memory, a codec and a log")
 	}
-	return &Server{cfg: cfg, deps: deps, methods: map[string]*method{}, services: map[string]grpc.ServiceInfo{},
+	return &Server{cfg: cfg, deps: deps, methods: map[string]*method{}, services: map[string]grpc.ServiceInfo{}, known: map[string]struct{}{},
 		conns: listen.NewAccepted[*conn](deps.Log)}, nil
 }
 
 // Handle makes a Method answer the calls of a path, "/package.Service/Method", in place
 // of a registered service's. It must be called before Serve.
-func (s *Server) Handle(path string, m Method) { s.methods[path] = &method{name: path, hot: m} }
+func (s *Server) Handle(path string, m Method) {
+	s.methods[path] = &method{name: path, hot: m}
+	if service, _, ok := cutLast(strings.TrimPrefix(path, "/")); ok {
+		s.known[service] = struct{}{}
+	}
+}
 
 // RegisterService is grpc.ServiceRegistrar's. As there, a service that does not
 // implement its interface is a bug that ends the program.
@@ -68,6 +75,7 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 		add(d.StreamName, &registered{impl: impl, stream: d.Handler}, d.ClientStreams, d.ServerStreams)
 	}
 	s.services[desc.ServiceName] = info
+	s.known[desc.ServiceName] = struct{}{}
 }
 
 // GetServiceInfo lists the services, as reflection wants it.

@@ -30,8 +30,12 @@ type function struct{ f func() }
 // SetTimeout gives the context a deadline. It is called once, before the context is
 // given away.
 func (c *Context) SetTimeout(d time.Duration) {
+	c.mu.Lock() // the time may be up, or the owner may end it, at once
+	defer c.mu.Unlock()
 	c.deadline = time.Now().Add(d)
-	c.timer = time.AfterFunc(d, func() { c.End(context.DeadlineExceeded) })
+	if c.err == nil {
+		c.timer = time.AfterFunc(d, func() { c.End(context.DeadlineExceeded) })
+	}
 }
 
 // Value is context.Context's: there is none.

@@ -60,3 +60,15 @@ func TestDeadline(t *testing.T) {
 		}
 	})
 }
+
+// TestShortTimeout sees that a timeout may end the context while it is being set.
+func TestShortTimeout(t *testing.T) {
+	for range 200 {
+		var c Context
+		c.SetTimeout(1)
+		<-c.Done()
+		if c.Err() != context.DeadlineExceeded {
+			t.Fatalf("err %v", c.Err())
+		}
+	}
+}
