@@ -35,11 +35,14 @@ type look struct {
 }
 
 // lookAt walks through a model folder. Links are followed; what a Python interpreter
-// leaves (__pycache__) and names that begin with a dot are not part of a model.
+// leaves (__pycache__) and names that begin with a dot are not part of a model. With an
+// error the look is of that error: it is the same as long as the error is.
 func lookAt(dir string) (look, error) {
 	l := look{files: map[string]file{}}
-	err := l.walk(dir, "", 0)
-	return l, err
+	if err := l.walk(dir, "", 0); err != nil {
+		return look{files: map[string]file{err.Error(): {}}}, err
+	}
+	return l, nil
 }
 
 func (l *look) walk(dir, prefix string, depth int) error {

@@ -2,7 +2,9 @@ package repository
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"time"
 )
@@ -81,8 +83,8 @@ func (r *Repository) poll(ctx context.Context, watch *steady) error {
 // changed says that a folder is another than the one that was loaded last, and is whole.
 func (r *Repository) changed(f Folder, watch *steady) bool {
 	l, err := lookAt(f.Dir)
-	if err != nil {
-		return false // it is being removed, or can't be read; the next look tells
+	if errors.Is(err, fs.ErrNotExist) {
+		return false // it is being removed
 	}
 	still := watch.still(f.key(), l, time.Now())
 	r.mu.Lock()

@@ -160,6 +160,44 @@ func TestPollOfARestoredFolder(t *testing.T) {
 	}
 }
 
+// A folder that can't be looked through is told of by polls, once, and well again when it
+// is.
+func TestPollOfAFolderThatCannotBeRead(t *testing.T) {
+	w := &fakeWorkers{}
+	dir := write(t, t.TempDir(), map[string]string{"m/config.pbtxt": identity, "m/1/w": "1"})
+	r := New(Config{Paths: []string{dir}, Mode: Poll}, deps(w))
+	if err := r.LoadAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	poll := func(want string) {
+		t.Helper()
+		if err := r.poll(t.Context(), newSteady(0)); err != nil || index(r) != want {
+			t.Errorf("%v, index %s, want %s", err, index(r), want)
+		}
+		for _, f := range must(r.find(t.Context(), "")) {
+			if r.changed(f, newSteady(0)) {
+				t.Errorf("'%s' would be loaded at the next look, too", f.Name)
+			}
+		}
+	}
+	deep := strings.Repeat("/d", maxDepth+1)
+	write(t, dir, map[string]string{"m" + deep + "/w": "1", "new" + deep + "/w": "1"})
+	fault := "Internal: failed to read the model folder: folders are nested deeper than 16: '" + deep[1:] + "/'\n"
+	poll("m 1 READY: " + fault + "new - UNAVAILABLE: " + fault)
+	for _, name := range []string{"m", "new"} {
+		if err := os.RemoveAll(filepath.Join(dir, name, "d")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, dir, map[string]string{"new/config.pbtxt": identity, "new/1/w": "1"})
+	poll("m 1 READY\nnew 1 READY\n")
+}
+
 func must(folders []Folder, _ []string, err error) []Folder {
 	if err != nil {
 		panic(err)
