@@ -503,6 +503,22 @@ func TestDrainLeavesSlowCallers(t *testing.T) {
 	})
 }
 
+// The sequence batcher numbers an iterative request that has no ID, while answers of it
+// are on their way: that is nothing to the steps behind.
+func TestNumbersOfAStepStayThere(t *testing.T) {
+	b := newBench(t, steps("step a IN -> X", "step c X -> OUT"), nil)
+	b.steps.models = map[string]model{"c": {}, "a": {decoupled: true, run: func(_ context.Context, req *infer.Request, send infer.SendFunc) error {
+		req.Correlation.ID, req.SequenceStart = 7, true
+		return send(b.steps.echo(req, ""))
+	}}}
+	if _, err := b.do(t.Context(), &infer.Request{}); err != nil {
+		t.Fatal(err)
+	}
+	if last := b.steps.seen[len(b.steps.seen)-1]; last.Model != "c" || !last.Correlation.IsZero() || last.SequenceStart {
+		t.Errorf("%s has %+v and START %v", last.Model, last.Correlation, last.SequenceStart)
+	}
+}
+
 // Who may share answers with whom counts for the steps too.
 func TestTenant(t *testing.T) {
 	b := newBench(t, steps("step a IN -> OUT"), map[string]model{"a": {}})

@@ -62,6 +62,7 @@ type call struct {
 	req  infer.Request
 	resp *infer.Response // taken, not yet handed on
 	more bool            // a second one came
+	seq  sequence        // what req said of its sequence; a scheduler may number it anew
 	mems []*infer.Buffer
 
 	roomInputs [4]infer.Tensor
@@ -109,6 +110,7 @@ func (r *runner) newCall(j job, m schedule.Pinned) *call {
 		c.hold(v.mem)
 	}
 	c.req.Correlation, c.req.SequenceStart, c.req.SequenceEnd = seq.id, seq.start, seq.end
+	c.seq = seq
 	c.req.Memory = together(c.mems)
 	c.req.Trace = top.Trace.Child(name, top.ID)
 	return c
@@ -131,7 +133,7 @@ func (c *call) hold(mem *infer.Buffer) {
 // name another sequence for the steps behind.
 func (r *runner) keep(f *frame, j job, c *call, resp *infer.Response) error {
 	defer resp.Memory.Release()
-	seq, err := follows(&c.req, resp.Params)
+	seq, err := follows(c.seq, resp.Params)
 	if err != nil {
 		return err
 	}
@@ -156,9 +158,8 @@ func (r *runner) keep(f *frame, j job, c *call, resp *infer.Response) error {
 
 // follows is the sequence of the steps behind: that of the step, or what its answer
 // says.
-func follows(req *infer.Request, params infer.Params) (sequence, error) {
-	seq := sequence{req.Correlation, req.SequenceStart, req.SequenceEnd}
-	told := sequence{id: req.Correlation}
+func follows(seq sequence, params infer.Params) (sequence, error) {
+	told := sequence{id: seq.id}
 	other := false
 	for i := range params {
 		v := &params[i].Value
