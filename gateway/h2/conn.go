@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -170,12 +171,38 @@ func (c *conn) preface() error {
 			return err
 		}
 		if c.buf[have-1] != preface[have-1] {
-			return errors.New("h2: no HTTP/2 preface")
+			return c.oldClient()
 		}
 	}
 	c.r += len(preface)
 	return nil
 }
+
+// oldClient answers a client that speaks HTTP/1, also one that would upgrade from it
+// (RFC 9113 has no such way any more), so that it sees what is wrong; others hear nothing.
+func (c *conn) oldClient() error {
+	err := errors.New("h2: no HTTP/2 preface")
+	line := 0
+	for line = bytes.IndexByte(c.buf[c.r:c.w], '\n'); line < 0 && c.w < maxLine; line = bytes.IndexByte(c.buf[c.r:c.w], '\n') {
+		if err := c.more(); err != nil {
+			return err
+		}
+	}
+	if line < 0 || !bytes.Contains(c.buf[c.r:c.r+line], []byte(" HTTP/1.")) {
+		return err
+	}
+	if _, err := io.WriteString(c.nc, oldAnswer); err != nil {
+		return err
+	}
+	c.finish(err)
+	return err
+}
+
+const (
+	maxLine   = 8 << 10
+	oldText   = "this port speaks gRPC over HTTP/2, by prior knowledge or by ALPN over TLS\n"
+	oldAnswer = "HTTP/1.1 505 HTTP Version Not Supported\r\nconnection: close\r\ncontent-type: text/plain\r\ncontent-length: 74\r\n\r\n" + oldText
+)
 
 // loop reads frames. Calls whose messages are not complete when nothing more has
 // arrived are begun all the same: their handlers wait.

@@ -129,6 +129,24 @@ func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix
 
 // library is grpc-go with the echo of a fixture's.
 func library(t testing.TB) *pipes {
+	s := libraryServer()
+	return servePipes(t, s.Serve, s.Stop)
+}
+
+// listenLibrary serves it on loopback.
+func listenLibrary(t testing.TB) string {
+	s := libraryServer()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(l) }()
+	t.Cleanup(func() { s.Stop(); <-ended })
+	return l.Addr().String()
+}
+
+func libraryServer() *grpc.Server {
 	s := grpc.NewServer(grpc.ForceServerCodecV2(raw{}), grpc.MaxRecvMsgSize(1<<20))
 	s.RegisterService(&grpc.ServiceDesc{ServiceName: "test.Echo", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{MethodName: "Echo",
 		Handler: func(_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
@@ -141,7 +159,7 @@ func library(t testing.TB) *pipes {
 			}
 			return &b, nil
 		}}}}, struct{}{})
-	return servePipes(t, s.Serve, s.Stop)
+	return s
 }
 
 // script turns bytes into the frames of one unary call. It never runs out: behind the
