@@ -63,9 +63,7 @@ func appendInput(b []byte, t *infer.Tensor, long digest) []byte {
 	b = appendText(b, t.Name)
 	b = append(b, byte(t.Datatype))
 	b = appendLen(b, len(t.Shape))
-	for _, d := range t.Shape {
-		b = binary.LittleEndian.AppendUint64(b, uint64(d))
-	}
+	b = AppendShape(b, t.Shape)
 	b = appendLen(b, len(t.Data))
 	if len(t.Data) < inline {
 		return append(b, t.Data...)
@@ -82,20 +80,36 @@ func appendParams(b []byte, params infer.Params) []byte {
 	for i := range params {
 		v := &params[i].Value
 		b = append(appendText(b, params[i].Name), byte(v.Kind))
-		switch v.Kind {
-		case infer.KindBool:
-			n := byte(0)
-			if v.Bool {
-				n = 1
-			}
-			b = append(b, n)
-		case infer.KindInt64, infer.KindUint64:
-			b = binary.LittleEndian.AppendUint64(b, uint64(v.Int))
-		case infer.KindDouble:
-			b = binary.LittleEndian.AppendUint64(b, math.Float64bits(v.Double))
-		default:
+		var text bool
+		if b, text = AppendScalar(b, v); text {
 			b = appendText(b, v.Str)
 		}
+	}
+	return b
+}
+
+// AppendScalar appends the value of a parameter in little-endian bytes of a length that
+// its kind fixes. text says that it is a string instead, of which nothing was appended.
+func AppendScalar(b []byte, v *infer.Value) (_ []byte, text bool) {
+	switch v.Kind {
+	case infer.KindBool:
+		n := byte(0)
+		if v.Bool {
+			n = 1
+		}
+		return append(b, n), false
+	case infer.KindInt64, infer.KindUint64:
+		return binary.LittleEndian.AppendUint64(b, uint64(v.Int)), false
+	case infer.KindDouble:
+		return binary.LittleEndian.AppendUint64(b, math.Float64bits(v.Double)), false
+	}
+	return b, true
+}
+
+// AppendShape appends a shape's dimensions, eight bytes each.
+func AppendShape(b []byte, shape []int64) []byte {
+	for _, d := range shape {
+		b = binary.LittleEndian.AppendUint64(b, uint64(d))
 	}
 	return b
 }

@@ -52,41 +52,34 @@ const lane = 64
 // nh appends the two hashes of p, whose length is a multiple of lane up to block. It is
 // written out for a lane so that the compiler drops the checks of bounds.
 func (h *Hasher) nh(b, p []byte) []byte {
-	var lo0, hi0, lo1, hi1, c uint64
+	var first, second sum
 	for key := h.key[:]; len(p) >= lane && len(key) >= lane/8+2; key = key[lane/8:] {
 		q, k := (*[lane]byte)(p), (*[lane/8 + 2]uint64)(key)
 		x, y := binary.LittleEndian.Uint64(q[0:]), binary.LittleEndian.Uint64(q[8:])
-		hi, lo := bits.Mul64(x+k[0], y+k[1])
-		lo0, c = bits.Add64(lo0, lo, 0)
-		hi0, _ = bits.Add64(hi0, hi, c)
-		hi, lo = bits.Mul64(x+k[2], y+k[3])
-		lo1, c = bits.Add64(lo1, lo, 0)
-		hi1, _ = bits.Add64(hi1, hi, c)
+		first, second = first.add(x+k[0], y+k[1]), second.add(x+k[2], y+k[3])
 		x, y = binary.LittleEndian.Uint64(q[16:]), binary.LittleEndian.Uint64(q[24:])
-		hi, lo = bits.Mul64(x+k[2], y+k[3])
-		lo0, c = bits.Add64(lo0, lo, 0)
-		hi0, _ = bits.Add64(hi0, hi, c)
-		hi, lo = bits.Mul64(x+k[4], y+k[5])
-		lo1, c = bits.Add64(lo1, lo, 0)
-		hi1, _ = bits.Add64(hi1, hi, c)
+		first, second = first.add(x+k[2], y+k[3]), second.add(x+k[4], y+k[5])
 		x, y = binary.LittleEndian.Uint64(q[32:]), binary.LittleEndian.Uint64(q[40:])
-		hi, lo = bits.Mul64(x+k[4], y+k[5])
-		lo0, c = bits.Add64(lo0, lo, 0)
-		hi0, _ = bits.Add64(hi0, hi, c)
-		hi, lo = bits.Mul64(x+k[6], y+k[7])
-		lo1, c = bits.Add64(lo1, lo, 0)
-		hi1, _ = bits.Add64(hi1, hi, c)
+		first, second = first.add(x+k[4], y+k[5]), second.add(x+k[6], y+k[7])
 		x, y = binary.LittleEndian.Uint64(q[48:]), binary.LittleEndian.Uint64(q[56:])
-		hi, lo = bits.Mul64(x+k[6], y+k[7])
-		lo0, c = bits.Add64(lo0, lo, 0)
-		hi0, _ = bits.Add64(hi0, hi, c)
-		hi, lo = bits.Mul64(x+k[8], y+k[9])
-		lo1, c = bits.Add64(lo1, lo, 0)
-		hi1, _ = bits.Add64(hi1, hi, c)
+		first, second = first.add(x+k[6], y+k[7]), second.add(x+k[8], y+k[9])
 		p = p[lane:]
 	}
-	b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, lo0), hi0)
-	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, lo1), hi1)
+	return second.append(first.append(b))
+}
+
+// sum is a sum of products, modulo 2^128.
+type sum struct{ lo, hi uint64 }
+
+func (s sum) add(x, y uint64) sum {
+	hi, lo := bits.Mul64(x, y)
+	lo, carry := bits.Add64(s.lo, lo, 0)
+	hi, _ = bits.Add64(s.hi, hi, carry)
+	return sum{lo, hi}
+}
+
+func (s sum) append(b []byte) []byte {
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, s.lo), s.hi)
 }
 
 // digest is the way in which a canonical form takes a long text in.

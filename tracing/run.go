@@ -120,13 +120,18 @@ func (w *writer) flush() {
 	}
 }
 
-// settle ends the groups of epochs that are over and have no trace under way.
+// settle ends the groups of epochs that are over, or have used up their count, and have
+// no trace under way.
 func (w *writer) settle() {
 	for e := range w.waiting {
-		if e.over.Load() && e.idle() {
+		switch {
+		case e.over.Load() && e.idle():
 			w.close(e)
+		case e.exhausted(): // its last trace was lost
+			w.write(e, true, true)
 		}
 	}
+	w.rest()
 }
 
 // close writes what is left of an epoch: to a numbered file where log_frequency asks for

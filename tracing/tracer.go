@@ -31,7 +31,7 @@ type Tracer struct {
 	view  atomic.Pointer[view]
 	ids   atomic.Uint64
 	queue chan *infer.TraceFamily
-	kick  chan struct{} // an epoch was retired
+	kick  chan struct{} // an epoch was retired, or a trace lost
 	lost  atomic.Uint64
 
 	budget atomic.Int64 // bytes of tensors that may still be copied
@@ -104,6 +104,13 @@ func (e *epoch) end() (exhausted bool) {
 	return e.sampler.exhausted()
 }
 
+// exhausted says that the count is used up and none of its traces is under way.
+func (e *epoch) exhausted() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.sampler.exhausted()
+}
+
 func (e *epoch) idle() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -164,6 +171,15 @@ func (t *Tracer) take(f *infer.TraceFamily) {
 		t.budget.Add(f.Taken)
 		t.drop(1)
 		f.Owner.(*epoch).end()
+		t.wake() // it may have been the last that the others wait for
+	}
+}
+
+// wake makes Run look at what is over.
+func (t *Tracer) wake() {
+	select {
+	case t.kick <- struct{}{}:
+	default:
 	}
 }
 
@@ -220,10 +236,7 @@ func (t *Tracer) Update(model string, c Change) error {
 	for _, e := range gone {
 		e.over.Store(true)
 	}
-	select {
-	case t.kick <- struct{}{}:
-	default:
-	}
+	t.wake()
 	return nil
 }
 

@@ -506,3 +506,24 @@ func BenchmarkNotSampled(b *testing.B) {
 		}
 	}
 }
+
+// A count whose last trace is lost ends all the same: the others are in their file.
+func TestLastTraceOfACountIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := on()
+		s.Count = 2
+		r := start(t, s)
+		if !r.request("m", "kept") {
+			t.Fatal("not sampled")
+		}
+		synctest.Wait()
+		r.queue = make(chan *infer.TraceFamily) // nobody receives: it is full
+		if !r.request("m", "lost") {
+			t.Fatal("not sampled")
+		}
+		synctest.Wait()
+		if got := read(t, r.file+".0"); len(got) < 2 || got[1].RequestID != "kept" || r.On() || r.Dropped() != 1 {
+			t.Errorf("file %+v, on %v, %d dropped", got, r.On(), r.Dropped())
+		}
+	})
+}

@@ -35,27 +35,15 @@ func encode(key *[32]byte, e *cache.Entry, stored time.Time) []byte {
 		o := &e.Outputs[i]
 		b = append(appendText(b, o.Name), byte(o.Datatype))
 		b = appendLen(b, len(o.Shape))
-		for _, d := range o.Shape {
-			b = binary.LittleEndian.AppendUint64(b, uint64(d))
-		}
+		b = cache.AppendShape(b, o.Shape)
 		b = append(appendLen(b, len(o.Data)), o.Data...)
 	}
 	b = appendLen(b, len(e.Params))
 	for i := range e.Params {
 		v := &e.Params[i].Value
 		b = append(appendText(b, e.Params[i].Name), byte(v.Kind))
-		switch v.Kind {
-		case infer.KindBool:
-			n := byte(0)
-			if v.Bool {
-				n = 1
-			}
-			b = append(b, n)
-		case infer.KindInt64, infer.KindUint64:
-			b = binary.LittleEndian.AppendUint64(b, uint64(v.Int))
-		case infer.KindDouble:
-			b = binary.LittleEndian.AppendUint64(b, math.Float64bits(v.Double))
-		default:
+		var text bool
+		if b, text = cache.AppendScalar(b, v); text {
 			b = appendText(b, v.Str)
 		}
 	}
