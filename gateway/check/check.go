@@ -30,6 +30,7 @@ type Report struct {
 type Model struct {
 	Name      string
 	Dir       string
+	Namespace string              // its repository, where namespaces are on
 	Completed []string            // what the config leaves out, and from where it was filled in
 	Loads     []string            // versions that would be loaded, and where
 	Explained []Note              // what the config of the versions that would be loaded does
@@ -77,10 +78,10 @@ func (s *Server) Check(ctx context.Context, cfg repository.Config, w repository.
 	if len(folders) == 0 && len(r.Repositories) == 0 {
 		r.Repositories = append(r.Repositories, "no model folders in "+strings.Join(cfg.Paths, ", "))
 	}
-	known := map[string]*configpb.ModelConfig{} // completed, of models without faults
+	all := &found{folders: folders, done: make([]*configpb.ModelConfig, len(folders))}
 	limiter := ratelimit.New(s.Resources)
-	for _, f := range folders {
-		m := Model{Name: f.Name, Dir: f.Dir}
+	for i, f := range folders {
+		m := Model{Name: f.Name, Dir: f.Dir, Namespace: f.Namespace}
 		if err := ctx.Err(); err != nil {
 			m.fault(fmt.Errorf("not checked: %w", err))
 		} else {
@@ -95,12 +96,12 @@ func (s *Server) Check(ctx context.Context, cfg repository.Config, w repository.
 					m.fault(err)
 				}
 				m.Explained = Explain(done, *s)
-				known[f.Name] = done
+				all.done[i] = done
 			}
 		}
 		r.Models = append(r.Models, m)
 	}
-	r.ensembles(folders, &cfg, w, known)
+	r.ensembles(all, &cfg, w)
 	return r
 }
 

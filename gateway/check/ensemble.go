@@ -12,22 +12,77 @@ import (
 	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
 )
 
+// found are the folders, and the completed configs of the models in them that have no
+// faults; nil where they have.
+type found struct {
+	folders []repository.Folder
+	done    []*configpb.ModelConfig
+}
+
+// place is a folder of found, by its position.
+type place struct {
+	at   int
+	name string
+}
+
+// String is the model's name.
+func (p place) String() string { return p.name }
+
+// resolve is the position of the model that an ensemble of a namespace means: as at a
+// request, the one of the namespace that the step names, or of the ensemble's own, or the
+// only one of that name. False: there is none, or there are several.
+func (f *found) resolve(own string, n repository.Need) (int, bool) {
+	only, count := -1, 0
+	for _, space := range []string{n.Namespace, own} {
+		for i := range f.folders {
+			if space != "" && f.folders[i].Namespace == space && f.folders[i].Name == n.Name {
+				return i, true
+			}
+		}
+	}
+	for i := range f.folders {
+		if f.folders[i].Name == n.Name {
+			only = i
+			count++
+		}
+	}
+	return only, count == 1
+}
+
+// step is the completed config of the model of a step; nil: it is not known.
+func (f *found) step(own string, s *configpb.ModelEnsembling_Step) *configpb.ModelConfig {
+	if at, ok := f.resolve(own, repository.Need{Name: s.ModelName, Namespace: s.ModelNamespace}); ok {
+		return f.done[at]
+	}
+	return nil
+}
+
+// needs are the places of the models that an ensemble needs.
+func (f *found) needs(p place) []place {
+	var all []place
+	for _, n := range repository.Needs(f.done[p.at]) {
+		if at, ok := f.resolve(f.folders[p.at].Namespace, n); ok {
+			all = append(all, place{at, n.Name})
+		}
+	}
+	return all
+}
+
 // ensembles goes over the models again: what an ensemble needs is known now.
-func (r *Report) ensembles(folders []repository.Folder, cfg *repository.Config, w repository.Workers, known map[string]*configpb.ModelConfig) {
-	versions := func(name string) []int64 { // that would be loaded; nil: there is no such model
-		at := slices.IndexFunc(folders, func(f repository.Folder) bool { return f.Name == name })
-		if at < 0 {
+func (r *Report) ensembles(all *found, cfg *repository.Config, w repository.Workers) {
+	versions := func(own string, s *configpb.ModelEnsembling_Step) []int64 { // that would be loaded; nil: there is no such model
+		at, ok := all.resolve(own, repository.Need{Name: s.ModelName, Namespace: s.ModelNamespace})
+		if !ok {
 			return nil
 		}
-		plan, err := repository.Open(folders[at], cfg, w)
+		plan, err := repository.Open(all.folders[at], cfg, w)
 		if err != nil {
 			return []int64{}
 		}
 		return plan.Versions
 	}
-	for i, f := range folders {
-		done := known[f.Name]
-		if len(repository.Needs(done)) == 0 {
+	for i, f := range all.folders {
+		if len(repository.Needs(all.done[i])) == 0 {
 			continue
 		}
 		plan, err := repository.Open(f, cfg, w)
@@ -35,39 +90,34 @@ func (r *Report) ensembles(folders []repository.Folder, cfg *repository.Config, 
 			r.Models[i].fault(err)
 			continue
 		}
-		r.Models[i].ensemble(done, plan.Source, known, versions)
+		r.Models[i].ensemble(all, i, plan.Source, versions)
 	}
 }
 
-// ensemble checks an ensemble against the completed configs of its steps' models, by
-// name, and draws its graph. Of models that are wrong themselves nothing is known.
-func (m *Model) ensemble(cfg *configpb.ModelConfig, src *modelconfig.Source, known map[string]*configpb.ModelConfig, versions func(string) []int64) {
-	needs := func(name string) []string {
-		var names []string
-		for _, n := range repository.Needs(known[name]) {
-			names = append(names, n.Name)
-		}
-		return names
-	}
-	m.fault(modelconfig.Circular(cfg.Name, needs))
+// ensemble checks the ensemble at a position against the completed configs of its steps'
+// models, and draws its graph. Of models that are wrong themselves nothing is known.
+func (m *Model) ensemble(all *found, at int, src *modelconfig.Source, versions func(string, *configpb.ModelEnsembling_Step) []int64) {
+	cfg := all.done[at]
+	step := func(s *configpb.ModelEnsembling_Step) *configpb.ModelConfig { return all.step(m.Namespace, s) }
+	m.fault(modelconfig.Circular(place{at, cfg.Name}, all.needs))
 	for i, s := range cfg.GetEnsembleScheduling().GetStep() {
 		path := fmt.Sprintf("ensemble_scheduling.step[%d].", i)
 		wrong := func(field, format string, args ...any) {
 			m.fault(src.Locate(wrap(path+field, fmt.Sprintf(format, args...))))
 		}
-		have := versions(s.ModelName)
+		have := versions(m.Namespace, s)
 		switch {
 		case have == nil:
 			wrong("model_name", "ensemble %s contains models that are not available or ambiguous: %s", cfg.Name, s.ModelName)
-		case known[s.ModelName] == nil:
+		case step(s) == nil:
 			wrong("model_name", "ensemble '%s' depends on '%s' which is not valid", cfg.Name, s.ModelName)
 		case s.ModelVersion >= 0 && !slices.Contains(have, s.ModelVersion):
 			wrong("model_version", "ensemble '%s' depends on '%s' whose required version %d is not loaded.", cfg.Name, s.ModelName, s.ModelVersion)
 		}
 	}
-	decoupled, err := modelconfig.CheckEnsemble(cfg, func(s *configpb.ModelEnsembling_Step) *configpb.ModelConfig { return known[s.ModelName] })
+	decoupled, err := modelconfig.CheckEnsemble(cfg, step)
 	m.fault(src.Locate(err))
-	lines := draw(cfg, known)
+	lines := draw(cfg, step)
 	if decoupled {
 		lines = append(lines, "A step answers any number of times, so the ensemble does: it is asked over a stream.")
 	}
@@ -81,17 +131,17 @@ func (m *Model) ensemble(cfg *configpb.ModelConfig, src *modelconfig.Source, kno
 // made to where it is read last, a row for each tensor and each step.
 type drawing struct {
 	cfg     *configpb.ModelConfig
-	known   map[string]*configpb.ModelConfig
-	left    map[string]int // tensor → steps that have yet to read it
-	columns []string       // the tensor that each column carries; "": free
+	model   func(*configpb.ModelEnsembling_Step) *configpb.ModelConfig // of its model; nil: not known
+	left    map[string]int                                             // tensor → steps that have yet to read it
+	columns []string                                                   // the tensor that each column carries; "": free
 	rows    []drawn
 }
 
 type drawn struct{ lanes, text string }
 
 // draw is the graph of an ensemble whose data flow is sound, in lines.
-func draw(cfg *configpb.ModelConfig, known map[string]*configpb.ModelConfig) []string {
-	d := &drawing{cfg: cfg, known: known, left: map[string]int{}}
+func draw(cfg *configpb.ModelConfig, step func(*configpb.ModelEnsembling_Step) *configpb.ModelConfig) []string {
+	d := &drawing{cfg: cfg, model: step, left: map[string]int{}}
 	steps := cfg.GetEnsembleScheduling().GetStep()
 	for _, s := range steps {
 		for _, tensor := range distinct(s.InputMap) {
@@ -189,7 +239,7 @@ func (d *drawing) step(i int, s *configpb.ModelEnsembling_Step, beside []int) {
 	if s.ModelVersion >= 0 {
 		text += fmt.Sprintf(", version %d", s.ModelVersion)
 	}
-	if m := d.known[s.ModelName]; m == nil {
+	if m := d.model(s); m == nil {
 		text += ", not known"
 	} else if m.GetModelTransactionPolicy().GetDecoupled() {
 		text += ", any number of answers"
@@ -219,7 +269,7 @@ func (d *drawing) step(i int, s *configpb.ModelEnsembling_Step, beside []int) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.OutputMap)) {
-		d.output(name, s.OutputMap[name], d.known[s.ModelName])
+		d.output(name, s.OutputMap[name], d.model(s))
 	}
 }
 

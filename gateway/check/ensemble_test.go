@@ -91,3 +91,28 @@ func TestEnsembles(t *testing.T) {
 		t.Errorf("got%s\nwant%s", got, drawing)
 	}
 }
+
+// With namespaces a step means the model of the repository that it names, or of its own.
+func TestEnsemblesOfNamespaces(t *testing.T) {
+	one, two := t.TempDir(), t.TempDir()
+	step := stepOf("m", "-1", "input_map IN=IN", "output_map OUT=OUT")
+	named := strings.Replace(ensembleOf(step), `model_name: "m"`, `model_name: "m" model_namespace: "`+one+`"`, 1)
+	for path, config := range map[string]string{
+		one + "/m": oneTensor, two + "/m": strings.ReplaceAll(oneTensor, "FP32", "INT32"), one + "/own": ensembleOf(step),
+		two + "/named": named, two + "/unfit": ensembleOf(step),
+	} {
+		if err := os.MkdirAll(filepath.Join(path, "1"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(path, "config.pbtxt"), []byte(config), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := text(t, Check(t.Context(), repository.Config{Paths: []string{one, two}, Namespacing: true}, nil))
+	for _, want := range []string{"ok     m in " + one, "ok     m in " + two, "ok     own in " + one, "ok     named in " + two, "WRONG  unfit in " + two,
+		"TYPE_FP32 is inferred from model unfit while TYPE_INT32 is inferred from model m"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("got\n%s\nwant %s", got, want)
+		}
+	}
+}

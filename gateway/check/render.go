@@ -38,7 +38,11 @@ func (m *Model) render(b *strings.Builder) {
 	if len(m.Faults) > 0 {
 		state = "WRONG"
 	}
-	fmt.Fprintf(b, "%s  %s\n", state, m.Name)
+	fmt.Fprintf(b, "%s  %s", state, m.Name)
+	if m.Namespace != "" {
+		fmt.Fprintf(b, " in %s", strings.Map(printable, m.Namespace))
+	}
+	b.WriteString("\n")
 	section := func(title string, lines []string) {
 		for i, line := range lines {
 			if i > 0 {
