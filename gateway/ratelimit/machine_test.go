@@ -1,18 +1,16 @@
 package ratelimit
 
 import (
-	"bufio"
 	"bytes"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/sluice-serve/sluice/internal/transcript"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/*.txt")
+var update = transcript.Flag()
 
 // TestTranscripts replays events and checks decisions; lines that begin with a blank are
 // decisions.
@@ -22,28 +20,7 @@ var update = flag.Bool("update", false, "rewrite testdata/*.txt")
 //	want M, return M, withdraw M, unload M
 //	done M [again]
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := replay(t, want)
-			if *update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if !bytes.Equal(got, want) {
-				t.Errorf("%s: got\n%s\nwant\n%s", file, got, want)
-			}
-		})
-	}
+	transcript.Run(t, *update, replay)
 }
 
 type replayer struct {
@@ -53,27 +30,15 @@ type replayer struct {
 	out    bytes.Buffer
 }
 
-func replay(t *testing.T, in []byte) []byte {
+func replay(t *testing.T, text []byte) []byte {
 	r := &replayer{}
-	sc := bufio.NewScanner(bytes.NewReader(in))
-	for n := 1; sc.Scan(); n++ {
-		line := sc.Text()
-		if strings.HasPrefix(line, " ") {
-			continue
-		}
-		fmt.Fprintln(&r.out, line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		words := strings.Fields(line)
-		if err := r.event(words[0], words[1:]); err != nil {
-			t.Fatalf("line %d: %q: %v", n, line, err)
-		}
-		if words[0] != "given" {
+	return transcript.Replay(t, text, &r.out, func(verb string, args []string) error {
+		err := r.event(verb, args)
+		if err == nil && verb != "given" {
 			r.tell()
 		}
-	}
-	return r.out.Bytes()
+		return err
+	})
 }
 
 func (r *replayer) event(verb string, args []string) error {

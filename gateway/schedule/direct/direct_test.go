@@ -5,9 +5,10 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue"
 	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue/queuetest"
+	"github.com/sluice-serve/sluice/internal/transcript"
 )
 
-var update = queuetest.Flag()
+var update = transcript.Flag()
 
 func TestTranscripts(t *testing.T) {
 	queuetest.Run(t, update, func(queuetest.Config) queue.Cutter { return one{} })

@@ -1,11 +1,8 @@
 package ensemble
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,11 +11,12 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/transcript"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var update = flag.Bool("update", false, "write the transcripts anew")
+var update = transcript.Flag()
 
 // script is a transcript: a graph, then events and what follows from them.
 type script struct {
@@ -34,28 +32,7 @@ type script struct {
 // ("name*": decoupled) and "want" describe the graph, "begin", "answer", "end" and "stop"
 // are events; "> " lines are what the state machine says.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := play(t, string(data))
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != string(data) {
-				t.Errorf("got\n%s\nwant\n%s", got, data)
-			}
-		})
-	}
+	transcript.Run(t, *update, func(t *testing.T, text []byte) []byte { return []byte(play(t, string(text))) })
 }
 
 func play(t *testing.T, text string) string {

@@ -1,13 +1,9 @@
 package sequence
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,9 +12,10 @@ import (
 	"github.com/sluice-serve/sluice/gateway/schedule/dynamic"
 	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/transcript"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/*.txt")
+var update = transcript.Flag()
 
 // TestTranscripts replays testdata/*.txt: events in, decisions out. A line that begins
 // with a blank is a decision, `#` begins a comment, and every other line is an event:
@@ -27,28 +24,7 @@ var update = flag.Bool("update", false, "rewrite testdata/*.txt")
 //	add NAME SEQUENCE [start] [end] [shape=S] [deadline=T]
 //	cancel NAME, at T, done I, repeat I (all of its batch ask for another execution), lost I, down I, up I, flush
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := replay(t, want)
-			if *update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if !bytes.Equal(got, want) {
-				t.Errorf("%s: got\n%s\nwant\n%s", file, got, want)
-			}
-		})
-	}
+	transcript.Run(t, *update, replay)
 }
 
 // machine drives a Core as drive.Driver does.
@@ -138,30 +114,17 @@ func (m *machine) lost(i int) {
 	}
 }
 
-func replay(t *testing.T, in []byte) []byte {
+func replay(t *testing.T, text []byte) []byte {
 	var m *machine
 	var out bytes.Buffer
-	sc := bufio.NewScanner(bytes.NewReader(in))
-	for n := 1; sc.Scan(); n++ {
-		line := sc.Text()
-		if strings.HasPrefix(line, " ") {
-			continue
-		}
-		fmt.Fprintln(&out, line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		words := strings.Fields(line)
-		if words[0] == "config" {
-			r, err := parseRules(words[1:])
-			if err != nil {
-				t.Fatalf("line %d: %v", n, err)
-			}
+	return transcript.Replay(t, text, &out, func(verb string, args []string) error {
+		if verb == "config" {
+			r, err := parseRules(args)
 			m = newMachine(r)
-			continue
+			return err
 		}
-		if err := m.event(words[0], words[1:]); err != nil {
-			t.Fatalf("line %d: %q: %v", n, line, err)
+		if err := m.event(verb, args); err != nil {
+			return err
 		}
 		at := m.settle()
 		out.Write(m.out.Bytes())
@@ -173,8 +136,8 @@ func replay(t *testing.T, in []byte) []byte {
 			}
 			fmt.Fprintln(&out)
 		}
-	}
-	return out.Bytes()
+		return nil
+	})
 }
 
 func parseRules(args []string) (rules, error) {

@@ -15,18 +15,15 @@
 package queuetest
 
 import (
-	"bufio"
 	"bytes"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue"
+	"github.com/sluice-serve/sluice/internal/transcript"
 )
 
 // Config is what a transcript's config line says.
@@ -42,35 +39,10 @@ type Config struct {
 // them instead.
 func Run(t *testing.T, update *bool, cutter func(Config) queue.Cutter) {
 	t.Helper()
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts in testdata: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := replay(t, want, cutter)
-			if *update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if !bytes.Equal(got, want) {
-				t.Errorf("%s: got\n%s\nwant\n%s", file, got, want)
-			}
-		})
-	}
+	transcript.Run(t, *update, func(t *testing.T, text []byte) []byte { return replay(t, text, cutter) })
 }
 
-// Flag is the -update flag of a test package, to be called for a package variable.
-func Flag() *bool { return flag.Bool("update", false, "rewrite testdata/*.txt") }
-
 type machine struct {
-	t       *testing.T
 	cutter  func(Config) queue.Cutter
 	core    *queue.Core
 	now     int64
@@ -81,27 +53,15 @@ type machine struct {
 	out     bytes.Buffer
 }
 
-func replay(t *testing.T, in []byte, cutter func(Config) queue.Cutter) []byte {
-	m := &machine{t: t, cutter: cutter}
-	sc := bufio.NewScanner(bytes.NewReader(in))
-	for n := 1; sc.Scan(); n++ {
-		line := sc.Text()
-		if strings.HasPrefix(line, " ") {
-			continue
-		}
-		fmt.Fprintln(&m.out, line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		words := strings.Fields(line)
-		if err := m.event(words[0], words[1:]); err != nil {
-			t.Fatalf("line %d: %q: %v", n, line, err)
-		}
-		if words[0] != "config" {
+func replay(t *testing.T, text []byte, cutter func(Config) queue.Cutter) []byte {
+	m := &machine{cutter: cutter}
+	return transcript.Replay(t, text, &m.out, func(verb string, args []string) error {
+		err := m.event(verb, args)
+		if err == nil && verb != "config" {
 			m.decide()
 		}
-	}
-	return m.out.Bytes()
+		return err
+	})
 }
 
 func (m *machine) event(verb string, args []string) error {
