@@ -69,9 +69,9 @@ def test_executable(start, tmp_path):
     assert got["evil"] == ("UNAVAILABLE", "repo agent 'unzip': '../../escaped' is outside the model's folder")
     assert "model.zip" in got["torn"][1] and got["torn"][1].startswith("repo agent 'unzip': ")
     assert got["lost"] == ("UNAVAILABLE", f"unable to find 'agent' for repo agent 'nobody', searched: {EXAMPLES}")
-    assert len(list(scratch.glob("sluice-agent-*"))) == 1, "only the folder of the model that serves is there"
+    assert len(list(scratch.glob("sluice-*/gateway-*/model-*"))) == 1, "only the folder of the model that serves is there"
     assert s.stop() == 0
-    assert not list(scratch.glob("sluice-agent-*")) and not (tmp_path / "escaped").exists()
+    assert not list(scratch.glob("sluice-*/gateway-*/model-*")) and not (tmp_path / "escaped").exists()
 
 
 def test_events(start, tmp_path):
