@@ -182,6 +182,9 @@ func (c *conn) preface() error {
 // (RFC 9113 has no such way any more), so that it sees what is wrong; others hear nothing.
 func (c *conn) oldClient() error {
 	err := errors.New("h2: no HTTP/2 preface")
+	if first := c.buf[c.r]; first < 'A' || first > 'Z' { // no method
+		return err
+	}
 	line := 0
 	for line = bytes.IndexByte(c.buf[c.r:c.w], '\n'); line < 0 && c.w < maxLine; line = bytes.IndexByte(c.buf[c.r:c.w], '\n') {
 		if err := c.more(); err != nil {

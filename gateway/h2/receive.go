@@ -4,10 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
-	"strings"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -109,141 +107,6 @@ func (c *conn) open(h head, hd *header) error {
 		c.begun = append(c.begun, st)
 	}
 	return nil
-}
-
-// turnAway resets a stream that becomes no call.
-func (c *conn) turnAway(h head, code errCode) error {
-	if err := c.guard.reset(); err != nil {
-		return err
-	}
-	if !h.has(flagEndStream) {
-		c.late.add(h.stream, c.lastID)
-	}
-	return c.control(appendReset, h.stream, code)
-}
-
-// malformed resets a call whose client breaks the rules of HTTP (RFC 9113, 8.1.1).
-func (c *conn) malformed(st *Stream) error {
-	c.mu.Lock()
-	if !st.gone {
-		st.remoteEnd.Store(true) // where it ends its stream; else nothing more is read
-		c.resetLocked(st, codeProtocol)
-	}
-	c.mu.Unlock()
-	c.abandon(st, context.Canceled)
-	c.news = true
-	return c.guard.reset()
-}
-
-// closed takes HEADERS and DATA on a stream that the client has ended, or whose call we
-// have (RFC 9113, 5.1).
-func (c *conn) closed(h head) error {
-	if !c.late.has(h.stream) {
-		c.forgetStale()
-	}
-	if c.late.has(h.stream) { // it was on its way when we ended the call
-		if h.has(flagEndStream) {
-			c.late.forget(h.stream)
-		}
-		if h.kind == frameData && h.length > 0 {
-			return nil
-		}
-		return c.guard.control()
-	}
-	c.mu.Lock()
-	st := c.streams[h.stream]
-	if st != nil {
-		c.resetLocked(st, codeStreamClosed)
-	}
-	c.mu.Unlock()
-	switch {
-	case st != nil:
-		st.End(context.Canceled)
-		c.news = true
-		return c.guard.reset()
-	case h.kind == frameData:
-		if err := c.guard.reset(); err != nil {
-			return err
-		}
-		return c.control(appendReset, h.stream, codeStreamClosed)
-	case c.called == (c.lastID+1)/2: // every stream was opened, this one too
-		return &connError{codeStreamClosed, "HEADERS on a closed stream"}
-	}
-	return &connError{codeProtocol, "a stream below the last one"}
-}
-
-// abort is an answer whose HTTP status is not 200: the request is no call. The texts
-// are grpc-go's, so that a client reads the same from both.
-type abort struct {
-	http int
-	*status.Status
-}
-
-func (a *abort) Error() string { return a.Message() }
-
-func refusal(http int, code codes.Code, format string, args ...any) error {
-	return &abort{http, status.Newf(code, format, args...)}
-}
-
-// admit finds the method and asks it.
-func (c *conn) admit(st *Stream) (err error) {
-	hd := st.head
-	switch {
-	case hd.large:
-		return status.Errorf(codes.ResourceExhausted, "headers larger than %d bytes", c.s.cfg.MaxHeaderBytes)
-	case hd.hosts > 1:
-		authorities := 0
-		if hd.authority != "" {
-			authorities = 1
-		}
-		return refusal(400, codes.Internal, "num values of :authority: %d, num values of host: %d, both must only have 1 value as per HTTP/2 spec",
-			authorities, hd.hosts)
-	case hd.contentType != "application/grpc" && !strings.HasPrefix(hd.contentType, "application/grpc+") &&
-		!strings.HasPrefix(hd.contentType, "application/grpc;"):
-		return refusal(415, codes.InvalidArgument, "invalid gRPC request content-type %q", hd.contentType)
-	case hd.refused != "":
-		return refusal(400, codes.Internal, "%s", hd.refused)
-	case hd.authority == "" && hd.hosts == 0:
-		return refusal(400, codes.Internal, "no host or :authority header present")
-	case hd.method != "POST":
-		return refusal(405, codes.Internal, "Received a HEADERS frame with :method %q which should be POST", hd.method)
-	case hd.timed && hd.timeout <= 0:
-		return status.Error(codes.DeadlineExceeded, context.DeadlineExceeded.Error())
-	}
-	m := c.s.methods[hd.path]
-	if m == nil {
-		return c.s.unknown(hd.path)
-	}
-	if hd.encoding != "" && hd.encoding != "identity" && encoding.GetCompressor(hd.encoding) == nil {
-		return status.Errorf(codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", hd.encoding)
-	}
-	st.method = m
-	switch {
-	case m.hot != nil:
-		st.call, err = m.hot.Begin(st)
-	case m.served.stream != nil:
-		c.dispatch(st)
-	}
-	return err
-}
-
-// unknown is grpc-go's answer for a path that leads nowhere.
-func (s *Server) unknown(path string) error {
-	service, name, ok := cutLast(strings.TrimPrefix(path, "/"))
-	if !ok || !strings.HasPrefix(path, "/") {
-		return status.Errorf(codes.Unimplemented, "malformed method name: %q", path)
-	}
-	if _, known := s.known[service]; !known {
-		return status.Errorf(codes.Unimplemented, "unknown service %v", service)
-	}
-	return status.Errorf(codes.Unimplemented, "unknown method %v for service %v", name, service)
-}
-
-func cutLast(s string) (before, after string, ok bool) {
-	if i := strings.LastIndexByte(s, '/'); i >= 0 {
-		return s[:i], s[i+1:], true
-	}
-	return "", "", false
 }
 
 // refuse answers a call that is not dispatched with an error, and passes over what
