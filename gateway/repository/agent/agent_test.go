@@ -11,46 +11,28 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/sluice-serve/sluice/gateway/repository/internal/logtest"
 	"github.com/sluice-serve/sluice/infer"
 	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
 )
-
-// book is a log that tests read while others write.
-type book struct {
-	mu   sync.Mutex
-	text bytes.Buffer // mu
-}
-
-func (b *book) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *book) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
 
 // bench is a folder of agents and a model.
 type bench struct {
 	t      *testing.T
 	dir    string
 	model  Model
-	log    *book
+	log    *logtest.Book
 	agents *Agents
 }
 
 func newBench(t *testing.T, timeout time.Duration) *bench {
 	t.Helper()
 	dir := t.TempDir()
-	b := &bench{t: t, dir: dir, log: &book{}}
+	b := &bench{t: t, dir: dir, log: &logtest.Book{}}
 	for _, sub := range []string{"agents", "scratch", "model/1"} {
 		must(t, os.MkdirAll(filepath.Join(dir, sub), 0o755))
 	}

@@ -1,7 +1,6 @@
 package cloud
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,25 +18,9 @@ import (
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/memblob"
 	"gocloud.dev/gcerrors"
+
+	"github.com/sluice-serve/sluice/gateway/repository/internal/logtest"
 )
-
-// book is a log that tests read.
-type book struct {
-	mu   sync.Mutex
-	text bytes.Buffer // mu
-}
-
-func (b *book) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *book) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
 
 // rig is a bucket in memory and a cache folder.
 type rig struct {
@@ -47,7 +30,7 @@ type rig struct {
 	cache string
 	away  atomic.Bool  // the bucket can't be opened
 	reads atomic.Int64 // objects read
-	log   *book
+	log   *logtest.Book
 	cfg   Config
 }
 
@@ -55,7 +38,7 @@ const path = "s3://bucket/models"
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, data: map[string]string{}, cache: filepath.Join(t.TempDir(), "cache"), log: &book{}}
+	r := &rig{t: t, data: map[string]string{}, cache: filepath.Join(t.TempDir(), "cache"), log: &logtest.Book{}}
 	r.cfg = Config{Directory: r.cache, Env: func(string) (string, bool) { return "", false }, Open: r.open,
 		Log: slog.New(slog.NewTextHandler(r.log, nil)), Tries: 2, Pause: time.Millisecond, Keep: time.Hour}
 	return r
