@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -75,10 +76,12 @@ func New(cfg Config) *Registry {
 }
 
 // Model gives the record of a model version, a new one or, while a reload holds two
-// loads of it at once, the one that counts already. tags are the config's metric_tags;
+// loads of it at once, the one that counts already. tags are the config's metric_tags, of
+// which those that can't be labels are left out (see labels);
 // batching says that the model has a batch dimension and so a batch size histogram.
 // Remove gives it back.
 func (r *Registry) Model(name string, version int64, tags map[string]string, batching bool) *Model {
+	tags = labels(tags)
 	key := modelKey(name, version, tags)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,6 +92,22 @@ func (r *Registry) Model(name string, version int64, tags map[string]string, bat
 	}
 	m.holders++
 	return m
+}
+
+// labels are the tags that Prometheus takes as labels beside ours: a name that is
+// reserved, or ours, would fail every scrape of the server for one model's sake.
+func labels(tags map[string]string) map[string]string {
+	out := make(map[string]string, len(tags))
+	for name, value := range tags {
+		switch name {
+		case "", "model", "version", "le", "quantile":
+			continue
+		}
+		if utf8.ValidString(name) && !strings.HasPrefix(name, "__") {
+			out[name] = strings.ToValidUTF8(value, "\ufffd")
+		}
+	}
+	return out
 }
 
 func modelKey(name string, version int64, tags map[string]string) string {
