@@ -45,11 +45,12 @@ func TestSequencesShareAResource(t *testing.T) {
 			if i > 0 {
 				cfg.Oldest = &sequence.Oldest{Candidates: 8, MaxQueueDelay: 20 * time.Microsecond, Preferred: []int{2, 4}}
 			}
-			all = append(all, sharing(t, l, cfg, &running, &most, &workers))
+			s := sharing(t, l, cfg, &running, &most, &workers)
+			all = append(all, s)
 			for caller := range 10 {
 				callers.Go(func() {
 					for k := range 6 {
-						oneSequence(t, all[i], uint64(1+caller*100+k), &right, &lost)
+						oneSequence(t, s, uint64(1+caller*100+k), &right, &lost)
 					}
 				})
 			}
