@@ -47,6 +47,67 @@ func flood(c *rawConn, most int, send func(n int) error) string {
 	return got
 }
 
+// floodCase is one kind of cheap frame; block is that of a good call.
+type floodCase struct {
+	name string
+	send func(c *rawConn, block string, n int) error
+}
+
+func floods() []floodCase {
+	return []floodCase{
+		{"SETTINGS", func(c *rawConn, block string, n int) error { return c.fr.WriteSettings() }},
+		{"SETTINGS of 2730 values", func(c *rawConn, block string, n int) error {
+			return c.fr.WriteRawFrame(http2.FrameSettings, 0, 0, []byte(strings.Repeat(setting(4, 70000), 2730)))
+		}},
+		{"SETTINGS acknowledgements", func(c *rawConn, block string, n int) error { return c.fr.WriteSettingsAck() }},
+		{"PING", func(c *rawConn, block string, n int) error { return c.fr.WritePing(false, [8]byte{}) }},
+		{"PING answers", func(c *rawConn, block string, n int) error { return c.fr.WritePing(true, [8]byte{}) }},
+		{"PRIORITY", func(c *rawConn, block string, n int) error {
+			return c.fr.WritePriority(3, http2.PriorityParam{Weight: 1})
+		}},
+		{"an unknown type", func(c *rawConn, block string, n int) error { return c.fr.WriteRawFrame(0x33, 0, 0, nil) }},
+		{"GOAWAY", func(c *rawConn, block string, n int) error { return c.fr.WriteGoAway(0, 0, nil) }},
+		{"WINDOW_UPDATE", func(c *rawConn, block string, n int) error { return c.fr.WriteWindowUpdate(0, 1) }},
+		{"empty DATA", func(c *rawConn, block string, n int) error {
+			if n == 0 {
+				return c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte(block), EndHeaders: true})
+			}
+			return c.fr.WriteData(1, false, nil)
+		}},
+		{"DATA of padding alone", func(c *rawConn, block string, n int) error {
+			if n == 0 {
+				return c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte(block), EndHeaders: true})
+			}
+			return c.fr.WriteDataPadded(1, false, nil, []byte{0})
+		}},
+		{"rapid reset", func(c *rawConn, block string, n int) error {
+			id := uint32(2*n + 1)
+			if err := c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: []byte(block), EndHeaders: true, EndStream: true}); err != nil {
+				return err
+			}
+			return c.fr.WriteRSTStream(id, http2.ErrCodeCancel)
+		}},
+		{"resets by us", func(c *rawConn, block string, n int) error { // malformed: no pseudo-header
+			return c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*n + 1), BlockFragment: []byte("\x00\x01a\x01b"), EndHeaders: true})
+		}},
+		{"empty CONTINUATION", func(c *rawConn, block string, n int) error {
+			if n == 0 {
+				return c.fr.WriteRawFrame(http2.FrameHeaders, 0, 1, nil)
+			}
+			return c.fr.WriteRawFrame(http2.FrameContinuation, 0, 1, nil)
+		}},
+		{"CONTINUATION without end", func(c *rawConn, block string, n int) error {
+			if n == 0 {
+				return c.fr.WriteRawFrame(http2.FrameHeaders, 0, 1, []byte(block))
+			}
+			return c.fr.WriteRawFrame(http2.FrameContinuation, 0, 1, []byte(strings.Repeat("\x00\x01a\x01b", 800)))
+		}},
+		{"HEADERS of 100 KB", func(c *rawConn, block string, n int) error {
+			return c.fr.WriteRawFrame(http2.FrameHeaders, 4, 1, make([]byte, 100<<10))
+		}},
+	}
+}
+
 // TestFloods sees that each kind of cheap frame ends its connection, with a reason that
 // arrives, while another connection is served.
 func TestFloods(t *testing.T) {
@@ -66,66 +127,12 @@ func TestFloods(t *testing.T) {
 		}
 		served <- nil
 	}()
-	block := ""
-	for _, test := range []struct {
-		name string
-		send func(c *rawConn, n int) error
-		want string
-	}{
-		{"SETTINGS", func(c *rawConn, n int) error { return c.fr.WriteSettings() }, "ENHANCE_YOUR_CALM"},
-		{"SETTINGS of 2730 values", func(c *rawConn, n int) error {
-			return c.fr.WriteRawFrame(http2.FrameSettings, 0, 0, []byte(strings.Repeat(setting(4, 70000), 2730)))
-		}, "ENHANCE_YOUR_CALM"},
-		{"SETTINGS acknowledgements", func(c *rawConn, n int) error { return c.fr.WriteSettingsAck() }, "ENHANCE_YOUR_CALM"},
-		{"PING", func(c *rawConn, n int) error { return c.fr.WritePing(false, [8]byte{}) }, "ENHANCE_YOUR_CALM"},
-		{"PING answers", func(c *rawConn, n int) error { return c.fr.WritePing(true, [8]byte{}) }, "ENHANCE_YOUR_CALM"},
-		{"PRIORITY", func(c *rawConn, n int) error { return c.fr.WritePriority(3, http2.PriorityParam{Weight: 1}) }, "ENHANCE_YOUR_CALM"},
-		{"an unknown type", func(c *rawConn, n int) error { return c.fr.WriteRawFrame(0x33, 0, 0, nil) }, "ENHANCE_YOUR_CALM"},
-		{"GOAWAY", func(c *rawConn, n int) error { return c.fr.WriteGoAway(0, 0, nil) }, "ENHANCE_YOUR_CALM"},
-		{"WINDOW_UPDATE", func(c *rawConn, n int) error { return c.fr.WriteWindowUpdate(0, 1) }, "ENHANCE_YOUR_CALM"},
-		{"empty DATA", func(c *rawConn, n int) error {
-			if n == 0 {
-				return c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte(block), EndHeaders: true})
-			}
-			return c.fr.WriteData(1, false, nil)
-		}, "ENHANCE_YOUR_CALM"},
-		{"DATA of padding alone", func(c *rawConn, n int) error {
-			if n == 0 {
-				return c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte(block), EndHeaders: true})
-			}
-			return c.fr.WriteDataPadded(1, false, nil, []byte{0})
-		}, "ENHANCE_YOUR_CALM"},
-		{"rapid reset", func(c *rawConn, n int) error {
-			id := uint32(2*n + 1)
-			if err := c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: []byte(block), EndHeaders: true, EndStream: true}); err != nil {
-				return err
-			}
-			return c.fr.WriteRSTStream(id, http2.ErrCodeCancel)
-		}, "ENHANCE_YOUR_CALM"},
-		{"resets by us", func(c *rawConn, n int) error { // malformed: no pseudo-header
-			return c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*n + 1), BlockFragment: []byte("\x00\x01a\x01b"), EndHeaders: true})
-		}, "ENHANCE_YOUR_CALM"},
-		{"empty CONTINUATION", func(c *rawConn, n int) error {
-			if n == 0 {
-				return c.fr.WriteRawFrame(http2.FrameHeaders, 0, 1, nil)
-			}
-			return c.fr.WriteRawFrame(http2.FrameContinuation, 0, 1, nil)
-		}, "ENHANCE_YOUR_CALM"},
-		{"CONTINUATION without end", func(c *rawConn, n int) error {
-			if n == 0 {
-				return c.fr.WriteRawFrame(http2.FrameHeaders, 0, 1, []byte(block))
-			}
-			return c.fr.WriteRawFrame(http2.FrameContinuation, 0, 1, []byte(strings.Repeat("\x00\x01a\x01b", 800)))
-		}, "ENHANCE_YOUR_CALM"},
-		{"HEADERS of 100 KB", func(c *rawConn, n int) error {
-			return c.fr.WriteRawFrame(http2.FrameHeaders, 4, 1, make([]byte, 100<<10))
-		}, "ENHANCE_YOUR_CALM"},
-	} {
+	for _, test := range floods() {
 		t.Run(test.name, func(t *testing.T) {
 			c := hello(t, f)
-			block = string(c.block(request()...))
-			if got := flood(c, 200000, func(n int) error { return test.send(c, n) }); got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
+			block := string(c.block(request()...))
+			if got := flood(c, 200000, func(n int) error { return test.send(c, block, n) }); got != "ENHANCE_YOUR_CALM" {
+				t.Errorf("got %q", got)
 			}
 		})
 	}
