@@ -22,10 +22,10 @@ const (
 	firstBuffer = 4 << 10
 	// readBuffer is what the buffer grows to when it was filled.
 	readBuffer = 32 << 10
+	// maxKept is the most memory for answers that is kept for the next one.
+	maxKept = 128 << 10
 	// coalesce is the body size up to which an answer is copied behind its head.
 	coalesce = 16 << 10
-	// gather is how much is kept back for answers to requests that are there already.
-	gather = 64 << 10
 	// maxDiscard is how much of a body that its handler did not read is read away to keep
 	// the connection.
 	maxDiscard = 256 << 10
@@ -358,13 +358,13 @@ func (c *conn) flush() error {
 	}
 	c.mu.Unlock()
 	c.out = c.out[:0]
-	if cap(c.out) > 2*gather {
+	if cap(c.out) > maxKept {
 		c.out = nil
 	}
 	return err
 }
 
-// answer writes c.ans, or keeps it for a moment where the next request is there.
+// answer writes c.ans.
 func (c *conn) answer(last bool) error {
 	a := &c.ans
 	discard := !c.body.done
@@ -377,9 +377,7 @@ func (c *conn) answer(last bool) error {
 		for _, chunk := range a.Chunks {
 			c.out = append(c.out, chunk...)
 		}
-		if last || c.r == c.w || len(c.out) > gather || discard {
-			err = c.flush()
-		}
+		err = c.flush() // at once: the next request may take its time
 	} else {
 		err = c.writeLarge(a)
 	}

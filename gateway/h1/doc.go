@@ -1,13 +1,13 @@
 // Package h1 is an HTTP/1.1 server transport (RFC 9112) for many small requests and for
 // large bodies. Each connection has one goroutine, which reads a request, runs its
 // handler and writes the answer; bodies are read straight into the handler's memory,
-// answers are written from where they lie, and answers to pipelined requests leave
-// together.
+// answers are written from where they lie, and pipelined requests are answered one by
+// one.
 //
 // It serves the plain case: GET and POST with a Host, a Content-Length or chunked, in
 // the clear. Everything else — HTTP/1.0 and HTTP/2, other methods, upgrades, doubtful
 // framing — goes with its connection, and with what was read of it, to another server:
-// see Listener. So there is one place that knows what is unusual, and that is net/http.
+// see Handoff. So there is one place that knows what is unusual, and that is net/http.
 //
 // One goroutine for each Server watches all connections: for clients that leave while
 // their request runs (epoll's EPOLLRDHUP, no read is needed for it), and for those that

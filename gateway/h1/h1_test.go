@@ -222,6 +222,19 @@ func TestPipelining(t *testing.T) {
 	}
 }
 
+// TestAnswersDoNotWait sees that an answer leaves though the next request, which is there
+// already, takes its time.
+func TestAnswersDoNotWait(t *testing.T) {
+	addr, _, _ := start(t, nil)
+	conn := dial(t, addr)
+	if _, err := io.WriteString(conn, "GET /quick HTTP/1.1\r\nHost: x\r\n\r\nGET /wait HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := answer(bufio.NewReader(conn)); err != nil || got != "200 GET /quick \n" {
+		t.Errorf("got %q %v", got, err)
+	}
+}
+
 func TestContinue(t *testing.T) {
 	addr, _, _ := start(t, nil)
 	conn := dial(t, addr)
