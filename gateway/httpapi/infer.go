@@ -75,6 +75,7 @@ func (a *API) serveInfer(ctx context.Context, call *Call, rt route, reply *Reply
 		return
 	}
 	defer done()
+	defer func() { m.req.Memory.Release() }() // what a batch still reads it holds itself
 	m.req.TraceSend = true
 	defer reply.received(&m.req)
 	if err = x.decode(inner, call); err == nil {
@@ -82,7 +83,6 @@ func (a *API) serveInfer(ctx context.Context, call *Call, rt route, reply *Reply
 	} else {
 		a.pipeline.Refused(inner, &m.req, err)
 	}
-	m.req.Memory.Release() // what a batch still reads it holds itself
 	if x.fault != nil {
 		err = x.fault
 	} else if err == nil && x.sent == 0 {
