@@ -138,9 +138,6 @@ var epoch = time.Now()
 // that it is never 0.
 func Now() int64 { return int64(time.Since(epoch)) + 1 }
 
-// Wall turns a value of Now into the wall clock time.
-func Wall(ns int64) time.Time { return epoch.Add(time.Duration(ns - 1)) }
-
 // Response is one answer to a request.
 type Response struct {
 	ID      string

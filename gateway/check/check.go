@@ -56,11 +56,6 @@ func (r *Report) Wrong() int {
 	return n
 }
 
-// Check is Server.Check for a server without further flags.
-func Check(ctx context.Context, cfg repository.Config, w repository.Workers) *Report {
-	return (&Server{}).Check(ctx, cfg, w)
-}
-
 // Check reads the repositories of cfg. With workers, model files are opened and
 // compared with the configs; w may be nil. When ctx ends, the models that were not
 // reached have that as their fault.

@@ -192,3 +192,8 @@ func TestDuplicates(t *testing.T) {
 		}
 	}
 }
+
+// Check is Server.Check for a server without further flags.
+func Check(ctx context.Context, cfg repository.Config, w repository.Workers) *Report {
+	return (&Server{}).Check(ctx, cfg, w)
+}

@@ -147,9 +147,6 @@ func (s *Server) closeListeners() {
 // Addr is where the server listens over TCP.
 func (s *Server) Addr() net.Addr { return s.listeners[0].Addr() }
 
-// Service is the protocol that the server serves.
-func (s *Server) Service() *Service { return s.service }
-
 // Serve accepts connections until Shutdown, which makes it return nil, or until a
 // listener fails, which ends the calls in flight. Its goroutines have ended when it
 // returns.

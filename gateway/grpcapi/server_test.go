@@ -318,7 +318,7 @@ func TestShutdownDrains(t *testing.T) {
 		answer <- err
 	}()
 	<-entered
-	r.server.Service().Stop()
+	r.server.service.Stop()
 	_, err := r.client.ServerMetadata(t.Context(), &inference.ServerMetadataRequest{})
 	if s := status.Convert(err); s.Code() != codes.Unavailable || s.Message() != stoppingText {
 		t.Fatalf("while stopping: %v", err)
@@ -440,7 +440,7 @@ func TestHealth(t *testing.T) {
 			t.Fatalf("watch: %v, %v, want ready %v", got, err, ready)
 		}
 	}
-	r.server.Service().Stop()
+	r.server.service.Stop()
 	if got, err := watch.Recv(); err != nil || got.Status != healthgrpc.HealthCheckResponse_NOT_SERVING {
 		t.Fatalf("watch at the stop: %v, %v", got, err)
 	}

@@ -42,19 +42,15 @@ const (
 type errCode uint32
 
 const (
-	codeNo               errCode = 0
-	codeProtocol         errCode = 1
-	codeInternal         errCode = 2
-	codeFlowControl      errCode = 3
-	codeSettingsTimeout  errCode = 4
-	codeStreamClosed     errCode = 5
-	codeFrameSize        errCode = 6
-	codeRefusedStream    errCode = 7
-	codeCancel           errCode = 8
-	codeCompression      errCode = 9
-	codeEnhanceYourCalm  errCode = 11
-	codeHTTP11Required   errCode = 13
-	codeInadequateSecure errCode = 12
+	codeNo              errCode = 0
+	codeProtocol        errCode = 1
+	codeFlowControl     errCode = 3
+	codeStreamClosed    errCode = 5
+	codeFrameSize       errCode = 6
+	codeRefusedStream   errCode = 7
+	codeCancel          errCode = 8
+	codeCompression     errCode = 9
+	codeEnhanceYourCalm errCode = 11
 )
 
 // connError ends a connection with a GOAWAY of its code and text.

@@ -25,7 +25,7 @@ var _ schedule.Scheduler = (*Scheduler)(nil)
 
 // New makes a scheduler with every instance in service. Drain ends it.
 func New(cfg Config, deps schedule.Deps) (*Scheduler, error) {
-	core := queue.NewLines(one{}, drive.Lines(cfg.Policy, cfg.Levels), len(deps.Executors))
+	core := queue.New(one{}, drive.Lines(cfg.Policy, cfg.Levels), len(deps.Executors))
 	d, err := drive.New(drive.Config{Model: cfg.Model, Policy: cfg.Policy, Levels: cfg.Levels, Core: core,
 		Preserve: cfg.PreserveOrdering}, deps)
 	if err != nil {

@@ -42,7 +42,7 @@ func New(cfg Config, deps schedule.Deps) (*Scheduler, error) {
 		Model:  cfg.Model,
 		Policy: cfg.Policy,
 		Levels: cfg.Levels,
-		Core: queue.NewLines(newBatcher(cfg.Model.MaxBatchSize, cfg.Preferred, cfg.MaxQueueDelay),
+		Core: queue.New(newBatcher(cfg.Model.MaxBatchSize, cfg.Preferred, cfg.MaxQueueDelay),
 			drive.Lines(cfg.Policy, cfg.Levels), len(deps.Executors)),
 		Batches:  true,
 		Holds:    cfg.MaxQueueDelay > 0,

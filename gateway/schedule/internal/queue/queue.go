@@ -54,14 +54,8 @@ type Core struct {
 	Instances
 }
 
-// New makes a core with one line and all instances up and free; limit bounds the
-// waiting requests.
-func New(cut Cutter, limit, instances int) *Core {
-	return NewLines(cut, Lines{Default: Line{Limit: limit}}, instances)
-}
-
-// NewLines makes a core with a line for each level, and all instances up and free.
-func NewLines(cut Cutter, levels Lines, instances int) *Core {
+// New makes a core with a line for each level, and all instances up and free.
+func New(cut Cutter, levels Lines, instances int) *Core {
 	return &Core{cut: cut, line: lines{cfg: levels}, Instances: NewInstances(instances)}
 }
 

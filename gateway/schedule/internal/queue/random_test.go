@@ -81,7 +81,7 @@ func TestRandomLines(t *testing.T) {
 }
 
 func randomLines(t *testing.T, cfg Lines, r *rand.Rand) {
-	core := NewLines(some{r}, cfg, 2)
+	core := New(some{r}, cfg, 2)
 	want := &simple{cfg: cfg, delayed: map[*Entry]bool{}}
 	running := map[int][]*Entry{}
 	levels := uint64(1 + r.IntN(90)) // more than are kept when empty
@@ -203,7 +203,7 @@ func leave(t *testing.T, core *Core, want *simple, now int64, running map[int][]
 // TestFairnessEndsStarvation keeps the first level full for ever.
 func TestFairnessEndsStarvation(t *testing.T) {
 	for _, fair := range []int{0, 1, 4} {
-		core := NewLines(one{}, Lines{Default: Line{Limit: 10}, Fair: fair}, 1)
+		core := New(one{}, Lines{Default: Line{Limit: 10}, Fair: fair}, 1)
 		low := &Entry{Rows: 1, Level: 3}
 		core.Add(low)
 		batches := 0

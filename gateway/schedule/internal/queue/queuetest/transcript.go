@@ -151,7 +151,7 @@ func (m *machine) config(args []string) error {
 			return err
 		}
 	}
-	m.core = queue.NewLines(m.cutter(c), c.Lines, c.Instances)
+	m.core = queue.New(m.cutter(c), c.Lines, c.Instances)
 	m.now = 0
 	m.entries, m.names = map[string]*queue.Entry{}, map[*queue.Entry]string{}
 	m.running, m.lives = map[int][]*queue.Entry{}, map[int]uint64{}
