@@ -1,6 +1,9 @@
 package infer
 
-import "net/netip"
+import (
+	"crypto/x509"
+	"net/netip"
+)
 
 // Action is what a call wants to do, as far as rights and limits are concerned.
 // Source: the categories of the original's restricted APIs.
@@ -28,6 +31,8 @@ func (a Action) String() string {
 // Envelope is all that is known of a call before its body is read.
 type Envelope struct {
 	Protocol  string // "http" or "grpc"
+	Method    string // of HTTP; over gRPC the method's name, as "ModelInfer"
+	Path      string // of HTTP, as sent; "" over gRPC
 	Action    Action
 	Model     string // "" where the call names none
 	Version   string
@@ -37,7 +42,24 @@ type Envelope struct {
 	BodySize  int64 // as announced; -1: unknown
 	Streaming bool  // the caller takes any number of responses
 	Opened    int64 // Now when Open was called, where requests may be traced; else 0
+	// Certificate is the leaf of the client's certificate, verified by the transport;
+	// nil: none.
+	Certificate *x509.Certificate
 	// Header gives the first value of a header or metadata key, "" where absent. It
 	// is valid during Open only.
 	Header func(key string) string
+
+	// What Open finds out.
+
+	Principal *Principal // who calls; nil: nobody asked
+	Admitted  any        // the admission step's record of the call; nil: none
+}
+
+// End is how a call ended.
+type End struct {
+	Status   int      // HTTP status, or number of the gRPC code
+	Err      error    // what the caller was told; nil: it went well
+	Request  *Request // nil for all but inference
+	Received int64    // bytes of the body, as far as it was read
+	Sent     int64    // bytes of the answer
 }

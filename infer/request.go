@@ -93,6 +93,10 @@ type Request struct {
 	// of everybody without one.
 	Tenant string
 
+	// Envelope is the call that the request came in; nil for what is no client's own, as
+	// a step of an ensemble.
+	Envelope *Envelope
+
 	// Memory is the counted memory under Inputs, or nil when they are plain
 	// garbage-collected bytes. The maker of the request releases its reference after
 	// Infer has returned; whoever reads later holds a reference of its own.

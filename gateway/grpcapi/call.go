@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"github.com/sluice-serve/sluice/gateway/h2"
 	"github.com/sluice-serve/sluice/infer"
@@ -31,6 +32,7 @@ type Call struct {
 	Request infer.Request
 
 	emptyFinal bool  // triton_enable_empty_final_response
+	size       int64 // bytes of the message
 	decoded    bool  // the message was seen, even if err says that it is wrong
 	err        error // of decoding
 	answered   bool  // send was called
@@ -38,6 +40,7 @@ type Call struct {
 	reply      mem.BufferSlice
 	message    *inference.ModelInferResponse // in place of reply, with StandardCodec
 	envelope   infer.Envelope
+	end        infer.End
 
 	// memory for what most calls need, in one allocation
 	shapes  []int64
@@ -62,6 +65,7 @@ func text(b []byte) (string, bool) { return string(b), utf8.Valid(b) }
 // handler chooses code and text.
 func (s *Service) decode(c *Call, data mem.BufferSlice) {
 	c.decoded = true
+	c.size = int64(data.Len())
 	d, ok := s.decoders.Get().(*decoder)
 	if !ok {
 		d = &decoder{}
@@ -117,23 +121,37 @@ func modelInfer(srv any, ctx context.Context, dec func(any) error, _ grpc.UnaryS
 		if p := recover(); p != nil {
 			c.traceSent()
 			reply, err = nil, s.failed(ctx, "ModelInfer", &c.Request, infer.Recovered(p))
+			s.ended(c, err)
 		}
 	}()
 	if err := s.serve(ctx, c, func() error { return cmp.Or(dec(c), c.err) }); err != nil {
 		defer c.traceSent()
-		return nil, s.failed(ctx, "ModelInfer", &c.Request, err)
+		err = s.failed(ctx, "ModelInfer", &c.Request, err)
+		s.ended(c, err)
+		return nil, err
 	}
 	s.count(codes.OK)
+	s.ended(c, nil)
 	return c, nil
+}
+
+// ended tells the pipeline that a call has its answer; err is the transport's.
+func (s *Service) ended(c *Call, err error) {
+	c.end.Request, c.end.Err, c.end.Status = &c.Request, err, int(status.Code(err))
+	c.end.Received = c.size
+	if err == nil {
+		c.end.Sent = int64(c.reply.Len())
+	}
+	s.pipeline.Close(&c.envelope, &c.end)
 }
 
 // serve is the way of one inference: open, receive, infer, encode.
 func (s *Service) serve(ctx context.Context, c *Call, receive func() error) error {
-	ctx, done, err := s.open(ctx, &c.envelope, infer.ActionInference, "", "")
+	c.envelope.Method = "ModelInfer"
+	ctx, err := s.open(ctx, &c.envelope, infer.ActionInference, "", "")
 	if err != nil {
 		return err
 	}
-	defer done()
 	ctx, cancel := ahead(ctx)
 	defer cancel()
 	return s.carry(ctx, c, receive)
@@ -142,7 +160,7 @@ func (s *Service) serve(ctx context.Context, c *Call, receive func() error) erro
 // carry is the way of an inference that the pipeline has opened.
 func (s *Service) carry(ctx context.Context, c *Call, receive func() error) error {
 	defer c.release()
-	c.Request.TraceSend = true
+	c.Request.TraceSend, c.Request.Envelope = true, &c.envelope
 	defer c.traceSending()
 	if err := receive(); err != nil {
 		s.pipeline.Refused(ctx, &c.Request, err)
@@ -213,9 +231,9 @@ func (s *Service) send(c *Call, r *infer.Response) (err error) {
 }
 
 // open refuses calls while the service stops, else asks the pipeline.
-func (s *Service) open(ctx context.Context, env *infer.Envelope, action infer.Action, model, version string) (context.Context, func(), error) {
+func (s *Service) open(ctx context.Context, env *infer.Envelope, action infer.Action, model, version string) (context.Context, error) {
 	if s.stopping.Load() && action != infer.ActionHealth {
-		return ctx, nil, infer.Refusef(infer.Unavailable, infer.ReasonStopping, stoppingText)
+		return ctx, infer.Refusef(infer.Unavailable, infer.ReasonStopping, stoppingText)
 	}
 	env.Protocol, env.Action, env.Model, env.Version, env.BodySize = "grpc", action, model, version, -1
 	if st, ok := h2.FromContext(ctx); ok {

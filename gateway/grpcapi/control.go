@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
@@ -12,18 +13,19 @@ import (
 
 // answer runs one call of the control part: open, ask, close.
 func answer[T any](ctx context.Context, s *Service, method string, action infer.Action, name, version string, ask func() (T, error)) (T, error) {
-	var env infer.Envelope
-	ctx, done, err := s.open(ctx, &env, action, name, version)
-	var v T
+	env := infer.Envelope{Method: method}
+	ctx, err := s.open(ctx, &env, action, name, version)
+	var v, none T
 	if err == nil {
-		defer done()
-		if v, err = ask(); err == nil {
-			s.count(codes.OK)
-			return v, nil
-		}
+		v, err = ask()
 	}
-	var none T
-	return none, s.failed(ctx, method, nil, err)
+	if err == nil {
+		s.count(codes.OK)
+	} else {
+		v, err = none, s.failed(ctx, method, nil, err)
+	}
+	s.pipeline.Close(&env, &infer.End{Status: int(status.Code(err)), Err: err})
+	return v, err
 }
 
 // ServerLive says whether the server runs.

@@ -46,19 +46,21 @@ type fakePipeline struct {
 	header    string // of x-test in the last envelope
 }
 
-func (p *fakePipeline) Open(ctx context.Context, env *infer.Envelope) (context.Context, func(), error) {
+func (p *fakePipeline) Open(ctx context.Context, env *infer.Envelope) (context.Context, error) {
+	p.opened.Add(1)
 	p.mu.Lock()
 	p.envelopes = append(p.envelopes, *env)
 	p.header = env.Header("x-test")
 	p.mu.Unlock()
 	if p.open != nil {
 		if err := p.open(ctx, env); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	p.opened.Add(1)
-	return ctx, func() { p.closed.Add(1) }, nil
+	return ctx, nil
 }
+
+func (p *fakePipeline) Close(*infer.Envelope, *infer.End) { p.closed.Add(1) }
 
 func (p *fakePipeline) lastEnvelope() infer.Envelope {
 	p.mu.Lock()

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/grpc"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/sluice-serve/sluice/infer"
 )
@@ -29,12 +30,19 @@ func (s *Service) Check(ctx context.Context, _ *healthgrpc.HealthCheckRequest) (
 // Watch sends the readiness and every change of it, until the caller leaves or the
 // service stops.
 func (s *Service) Watch(_ *healthgrpc.HealthCheckRequest, stream grpc.ServerStreamingServer[healthgrpc.HealthCheckResponse]) error {
-	var env infer.Envelope
-	ctx, done, err := s.open(stream.Context(), &env, infer.ActionHealth, "", "")
-	if err != nil {
-		return s.failed(stream.Context(), "Watch", nil, err)
+	env := infer.Envelope{Method: "Watch"}
+	ctx, err := s.open(stream.Context(), &env, infer.ActionHealth, "", "")
+	if err == nil {
+		err = s.watch(ctx, stream)
+	} else {
+		err = s.failed(stream.Context(), "Watch", nil, err)
 	}
-	defer done()
+	s.pipeline.Close(&env, &infer.End{Status: int(status.Code(err)), Err: err})
+	return err
+}
+
+// watch is Watch once it is admitted.
+func (s *Service) watch(ctx context.Context, stream grpc.ServerStreamingServer[healthgrpc.HealthCheckResponse]) error {
 	// without a change to tell, the channel must end with this call
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()

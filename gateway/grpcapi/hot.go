@@ -27,8 +27,11 @@ type hotInfer struct{ s *Service }
 func (m hotInfer) Begin(ctx context.Context) (h2.Call, error) {
 	h := &hotCall{Call: newCall(), s: m.s}
 	var err error
-	if h.ctx, h.done, err = m.s.open(ctx, &h.envelope, infer.ActionInference, "", ""); err != nil {
-		return nil, m.s.failed(ctx, "ModelInfer", nil, err)
+	h.envelope.Method = "ModelInfer"
+	if h.ctx, err = m.s.open(ctx, &h.envelope, infer.ActionInference, "", ""); err != nil {
+		err = m.s.failed(ctx, "ModelInfer", nil, err)
+		m.s.ended(h.Call, err)
+		return nil, err
 	}
 	return h, nil
 }
@@ -36,9 +39,8 @@ func (m hotInfer) Begin(ctx context.Context) (h2.Call, error) {
 // hotCall is one call of it.
 type hotCall struct {
 	*Call
-	s    *Service
-	ctx  context.Context // the pipeline's, for this call alone
-	done func()
+	s   *Service
+	ctx context.Context // the pipeline's, for this call alone
 }
 
 // Memory places a message so that its first large tensor is aligned.
@@ -88,20 +90,20 @@ func firstRaw(b []byte) int64 {
 // Abort ends a call whose message never came.
 func (h *hotCall) Abort(err error) {
 	h.s.pipeline.Refused(h.ctx, &h.Request, err)
-	h.done()
+	h.s.ended(h.Call, err)
 }
 
 // Serve decodes, infers and encodes.
 func (h *hotCall) Serve(memory *infer.Buffer, message []byte) (reply mem.BufferSlice, err error) {
-	defer h.done()
 	defer func() {
 		if p := recover(); p != nil {
 			reply, err = nil, h.s.failed(h.ctx, "ModelInfer", &h.Request, infer.Recovered(p))
 		}
+		h.s.ended(h.Call, err)
 	}()
 	ctx, cancel := ahead(h.ctx)
 	defer cancel()
-	h.Request.Memory = memory
+	h.Request.Memory, h.size = memory, int64(len(message))
 	if err := h.s.carry(ctx, h.Call, func() error { return h.s.decodeOwned(h.Call, message) }); err != nil {
 		return nil, h.s.failed(h.ctx, "ModelInfer", &h.Request, err)
 	}

@@ -22,9 +22,11 @@ import (
 // identity answers with views on the request's own memory, as a model without work.
 type identity struct{}
 
-func (identity) Open(ctx context.Context, _ *infer.Envelope) (context.Context, func(), error) {
-	return ctx, func() {}, nil
+func (identity) Open(ctx context.Context, _ *infer.Envelope) (context.Context, error) {
+	return ctx, nil
 }
+
+func (identity) Close(*infer.Envelope, *infer.End) {}
 
 func (identity) Infer(_ context.Context, req *infer.Request, send infer.SendFunc) error {
 	req.Memory.Retain()

@@ -22,9 +22,12 @@ import (
 
 // Pipeline is where requests go; gateway/pipeline fits it.
 type Pipeline interface {
-	// Open decides by the envelope alone, before the message is read. On success the
-	// returned context is the call's and the func is called once when it has ended.
-	Open(ctx context.Context, env *infer.Envelope) (context.Context, func(), error)
+	// Open decides by the envelope alone, before the body is read. On success the
+	// returned context is the rest of the call's.
+	Open(ctx context.Context, env *infer.Envelope) (context.Context, error)
+	// Close is called once for each call, also one that Open refused, when its answer is
+	// made; end is read until it returns.
+	Close(env *infer.Envelope, end *infer.End)
 	// Infer answers a request by calling send on this goroutine; req is the caller's.
 	Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error
 	// Refused counts a request that was opened and never reached Infer; of req, model

@@ -22,7 +22,9 @@ func (s *Service) ModelInfer(ctx context.Context, m *inference.ModelInferRequest
 		if p := recover(); p != nil {
 			resp, err = nil, s.failed(ctx, "ModelInfer", &c.Request, infer.Recovered(p))
 		}
+		s.ended(c, err)
 	}()
+	c.size = int64(proto.Size(m))
 	if err := s.serve(ctx, c, func() error { return fromMessage(c, m, s.bodies) }); err != nil {
 		return nil, s.failed(ctx, "ModelInfer", &c.Request, err)
 	}

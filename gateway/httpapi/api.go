@@ -15,9 +15,12 @@ import (
 
 // Pipeline is where requests go.
 type Pipeline interface {
-	// Open admits a call before its body is read. The returned context goes with the
-	// call; the func is called once when it is over, and only when there was no error.
-	Open(ctx context.Context, env *infer.Envelope) (context.Context, func(), error)
+	// Open decides by the envelope alone, before the body is read. On success the
+	// returned context is the rest of the call's.
+	Open(ctx context.Context, env *infer.Envelope) (context.Context, error)
+	// Close is called once for each call, also one that Open refused, when its answer is
+	// made; end is read until it returns.
+	Close(env *infer.Envelope, end *infer.End)
 	// Infer executes a request and calls send, on the calling goroutine, for each
 	// response.
 	Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error

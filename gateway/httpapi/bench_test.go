@@ -32,9 +32,11 @@ type echo struct {
 	resp sync.Pool
 }
 
-func (e *echo) Open(ctx context.Context, _ *infer.Envelope) (context.Context, func(), error) {
-	return ctx, func() {}, nil
+func (e *echo) Open(ctx context.Context, _ *infer.Envelope) (context.Context, error) {
+	return ctx, nil
 }
+
+func (*echo) Close(*infer.Envelope, *infer.End) {}
 
 func (e *echo) Infer(_ context.Context, req *infer.Request, send infer.SendFunc) error {
 	r, ok := e.resp.Get().(*infer.Response)

@@ -19,12 +19,17 @@ func (a *API) serveControl(ctx context.Context, call *Call, rt route, reply *Rep
 	env := &infer.Envelope{}
 	a.envelope(env, call, rt)
 	env.Header = call.Header.Get
-	inner, done, err := a.pipeline.Open(ctx, env)
+	end := infer.End{Received: max(call.Length, 0)}
+	defer func() {
+		end.Status, end.Sent = reply.Status, reply.Length
+		a.pipeline.Close(env, &end)
+	}()
+	inner, err := a.pipeline.Open(ctx, env)
 	if err == nil {
-		defer done()
 		err = a.answer(inner, call, rt, reply)
 	}
 	if err != nil {
+		end.Err = err
 		a.fail(ctx, call, nil, reply, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 type message struct {
 	req     infer.Request
 	env     infer.Envelope
+	end     infer.End
 	inputs  [4]infer.Tensor
 	outputs [4]infer.RequestedOutput
 	params  [4]infer.Param

@@ -58,15 +58,17 @@ func (h *heldBodies) Body(n int64) (*infer.Buffer, error) {
 	}), nil
 }
 
-func (f *fake) Open(ctx context.Context, env *infer.Envelope) (context.Context, func(), error) {
+func (f *fake) Open(ctx context.Context, env *infer.Envelope) (context.Context, error) {
+	f.opened.Add(1)
 	if f.open != nil {
 		if err := f.open(ctx, env); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	f.opened.Add(1)
-	return ctx, func() { f.closed.Add(1) }, nil
+	return ctx, nil
 }
+
+func (f *fake) Close(*infer.Envelope, *infer.End) { f.closed.Add(1) }
 
 func (f *fake) Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
 	switch {

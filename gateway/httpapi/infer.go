@@ -55,7 +55,7 @@ func (x *exchange) free() {
 
 // envelope fills in what is known before the body.
 func (a *API) envelope(env *infer.Envelope, call *Call, rt route) {
-	*env = infer.Envelope{Protocol: "http", Action: routes[rt.kind].action, Model: rt.model, Version: rt.version,
+	*env = infer.Envelope{Protocol: "http", Method: call.Method, Path: call.Path, Action: routes[rt.kind].action, Model: rt.model, Version: rt.version,
 		RequestID: call.Header.Get("X-Request-Id"), Remote: call.Remote, Unix: call.Unix, BodySize: call.Length}
 }
 
@@ -68,13 +68,14 @@ func (a *API) serveInfer(ctx context.Context, call *Call, rt route, reply *Reply
 	m.req.Model, m.req.Version = rt.model, rt.version
 	a.envelope(&m.env, call, rt)
 	x.header, m.env.Header = call.Header, x.get
-	inner, done, err := a.pipeline.Open(ctx, &m.env)
+	defer a.ended(x, call)
+	inner, err := a.pipeline.Open(ctx, &m.env)
 	m.env.Header = nil // valid during Open only
 	if err != nil {
 		a.refuse(ctx, call, x, err)
 		return
 	}
-	defer done()
+	m.req.Envelope = &m.env
 	defer func() { m.req.Memory.Release() }() // what a batch still reads it holds itself
 	m.req.TraceSend = true
 	defer reply.received(&m.req)
@@ -99,11 +100,22 @@ func (a *API) serveInfer(ctx context.Context, call *Call, rt route, reply *Reply
 	}
 }
 
+// ended tells the pipeline that an inference has its answer.
+func (a *API) ended(x *exchange, call *Call) {
+	end := &x.m.end
+	end.Status, end.Request, end.Sent = x.reply.Status, &x.m.req, x.reply.Length
+	if end.Received = call.Length; call.Length < 0 {
+		end.Received = x.body.read
+	}
+	a.pipeline.Close(&x.m.env, end)
+}
+
 // refuse answers with an error.
 func (a *API) refuse(ctx context.Context, call *Call, x *exchange, err error) {
 	if errors.Is(err, infer.ErrDecoupled) {
 		err = infer.Errorf(infer.Unsupported, decoupledText)
 	}
+	x.m.end.Err = err
 	a.fail(ctx, call, &x.m.req, x.reply, err)
 	if _, ok := err.(unsupportedEncoding); ok {
 		x.reply.Set("Accept-Encoding", "gzip, deflate")

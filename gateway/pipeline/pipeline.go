@@ -52,6 +52,10 @@ type Pipeline struct {
 	stopping atomic.Bool
 	tracer   *tracing.Tracer // nil: none
 	cache    *cache.Step     // nil: none
+
+	guard     Guard                                     // nil: none
+	admission Admission                                 // nil: none
+	ended     func(env *infer.Envelope, end *infer.End) // nil: nobody asks
 }
 
 // New makes a pipeline over models.
@@ -60,31 +64,51 @@ func New(models Models) *Pipeline { return &Pipeline{models: models} }
 // Stop makes Open refuse every further inference: the gateway drains.
 func (p *Pipeline) Stop() { p.stopping.Store(true) }
 
-func nothing() {}
-
-// Open decides on headers alone whether a call may go on; the body is not read yet.
-// The context it returns is for the rest of the call; the function must be called when
-// the call has ended. Identity and admission will stand here.
-func (p *Pipeline) Open(ctx context.Context, env *infer.Envelope) (context.Context, func(), error) {
+// Open decides on headers alone whether a call may go on: identity and rights, whether
+// the server takes calls, limits of the caller, and whether the model is there. The body
+// is not read yet. The context it returns is for the rest of the call. Whatever Open
+// returned, Close is called once when the call has ended; also for a call that never
+// got to Open.
+func (p *Pipeline) Open(ctx context.Context, env *infer.Envelope) (context.Context, error) {
+	if p.guard != nil {
+		if err := p.guard.Open(ctx, env); err != nil {
+			return nil, err
+		}
+	}
 	if env.Action == infer.ActionInference && p.stopping.Load() {
-		return nil, nil, infer.Refusef(infer.Unavailable, infer.ReasonStopping,
+		return nil, infer.Refusef(infer.Unavailable, infer.ReasonStopping,
 			"the server is shutting down and has stopped accepting new requests")
 	}
 	if p.tracer.On() {
 		env.Opened = infer.Now()
 	}
+	if p.admission != nil {
+		if err := p.admission.Open(ctx, env); err != nil {
+			return nil, err
+		}
+	}
 	if env.Action == infer.ActionInference && env.Model != "" {
 		// a body for what can't be served is not worth reading
 		m, err := p.models.Acquire(ctx, env.Model, env.Version)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		defer m.Release()
 		if m.Decoupled() && !env.Streaming {
-			return nil, nil, infer.ErrDecoupled
+			return nil, infer.ErrDecoupled
 		}
 	}
-	return ctx, nothing, nil
+	return ctx, nil
+}
+
+// Close ends a call: limits get back what it held, and who wants to know is told.
+func (p *Pipeline) Close(env *infer.Envelope, end *infer.End) {
+	if p.admission != nil {
+		p.admission.Close(env, end)
+	}
+	if p.ended != nil {
+		p.ended(env, end)
+	}
 }
 
 // Infer carries one decoded request to its responses. The order of the steps is this
@@ -94,6 +118,9 @@ func (p *Pipeline) Open(ctx context.Context, env *infer.Envelope) (context.Conte
 func (p *Pipeline) Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
 	if req.Times.RequestStart == 0 {
 		req.Times.RequestStart = infer.Now()
+	}
+	if err := p.known(req); err != nil {
+		return err
 	}
 	m, err := p.models.Acquire(ctx, req.Model, req.Version)
 	if err != nil {
@@ -148,6 +175,11 @@ func (p *Pipeline) checked(ctx context.Context, m Model, req *infer.Request, sen
 	}
 	if err := m.Validate(req); err != nil {
 		return err
+	}
+	if p.admission != nil && req.Envelope != nil {
+		if err := p.admission.Request(ctx, req); err != nil {
+			return err
+		}
 	}
 	if req.Trace != nil {
 		req.Trace.Queued = infer.Now()

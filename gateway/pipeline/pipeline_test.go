@@ -154,7 +154,7 @@ func TestOpenLooksAtTheModel(t *testing.T) {
 		{infer.Envelope{Action: infer.ActionInference, Model: "m", Streaming: true}, 0, true},
 		{infer.Envelope{Action: infer.ActionMetadata, Model: "x"}, 0, true},
 	} {
-		_, _, err := p.Open(t.Context(), &c.env)
+		_, err := p.Open(t.Context(), &c.env)
 		if (err == nil) != c.ok || (err != nil && infer.CodeOf(err) != c.want) {
 			t.Errorf("%+v: got %v, want success %v, code %s", c.env, err, c.ok, c.want)
 		}
@@ -164,13 +164,11 @@ func TestOpenLooksAtTheModel(t *testing.T) {
 func TestStop(t *testing.T) {
 	p := New(models{})
 	p.Stop()
-	if _, _, err := p.Open(t.Context(), &infer.Envelope{Action: infer.ActionInference}); infer.ReasonOf(err) != infer.ReasonStopping {
+	if _, err := p.Open(t.Context(), &infer.Envelope{Action: infer.ActionInference}); infer.ReasonOf(err) != infer.ReasonStopping {
 		t.Errorf("inference: %v", err)
 	}
-	if _, done, err := p.Open(t.Context(), &infer.Envelope{Action: infer.ActionHealth}); err != nil {
+	if _, err := p.Open(t.Context(), &infer.Envelope{Action: infer.ActionHealth}); err != nil {
 		t.Errorf("health: %v", err)
-	} else {
-		done()
 	}
 }
 

@@ -95,7 +95,7 @@ func TestSampling(t *testing.T) {
 		t.Errorf("unknown model: %v, trace %v", err, unknown.Trace)
 	}
 	var env infer.Envelope
-	if _, _, err := p.Open(t.Context(), &env); err != nil || env.Opened == 0 {
+	if _, err := p.Open(t.Context(), &env); err != nil || env.Opened == 0 {
 		t.Errorf("opened at %d, %v", env.Opened, err)
 	}
 }

@@ -1,0 +1,50 @@
+package pipeline
+
+import (
+	"context"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// Guard says who calls and what they may do. It is asked before anything is read or
+// looked up, so that nobody learns of a model what they may not know. Unauthenticated or
+// PermissionDenied are its errors.
+type Guard interface {
+	// Open finds the caller, sets env.Principal, and decides on the action, and on the
+	// model where env names one.
+	Open(ctx context.Context, env *infer.Envelope) error
+	// Model decides on a model that only the body names.
+	Model(env *infer.Envelope, model string) error
+}
+
+// Admission bounds what callers may have going on. Its refusals are ResourceExhausted
+// or Unavailable, with a reason.
+type Admission interface {
+	// Open takes a call in, or refuses it, by its envelope; it may set env.Admitted.
+	Open(ctx context.Context, env *infer.Envelope) error
+	// Request charges what is known of an inference once it is decoded and valid.
+	Request(ctx context.Context, req *infer.Request) error
+	// Close ends a call that Open took in.
+	Close(env *infer.Envelope, end *infer.End)
+}
+
+// Guard puts g before everything; nil: everybody may do everything. It is called before
+// the first request.
+func (p *Pipeline) Guard(g Guard) { p.guard = g }
+
+// Admission puts a behind the guard; nil: no limits. It is called before the first
+// request.
+func (p *Pipeline) Admission(a Admission) { p.admission = a }
+
+// Ended makes f see the end of every call, refused ones too, on the goroutine that
+// answers it. What it is given is valid until it returns. It is called before the first
+// request.
+func (p *Pipeline) Ended(f func(env *infer.Envelope, end *infer.End)) { p.ended = f }
+
+// known decides on a request whose body alone named the model.
+func (p *Pipeline) known(req *infer.Request) error {
+	if p.guard == nil || req.Envelope == nil || req.Envelope.Model != "" {
+		return nil
+	}
+	return p.guard.Model(req.Envelope, req.Model)
+}
