@@ -3,6 +3,7 @@
 #   setup.sh venv NAME...   .cache/venv with requirements/NAME.txt (hashes required)
 #   setup.sh runtime        .cache/onnxruntime/lib: ONNX Runtime's shared library out of its wheel
 #   setup.sh redis          .cache/redis: Debian's redis-server for tests, where none is installed and apt-get is there
+#   setup.sh prometheus     .cache/prometheus: Debian's prometheus and promtool for tests, likewise
 #   setup.sh models         models/: the demo repository; .cache/test-models: those of the tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -113,10 +114,30 @@ SH
   chmod +x .cache/redis/usr/bin/redis-server
 }
 
+# prometheus and promtool are programs of one file each; PATH is asked first.
+prometheus() {
+  type -P prometheus >/dev/null && type -P promtool >/dev/null && return
+  [ -x .cache/prometheus/usr/bin/promtool ] && return
+  if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
+    say "no prometheus and no apt-get: the tests with Prometheus are skipped"
+    return
+  fi
+  say "prometheus and promtool of this Debian's release into .cache/prometheus, without root"
+  rm -rf .cache/prometheus
+  mkdir -p .cache/prometheus/packages
+  if ! (cd .cache/prometheus/packages && apt-get -qq download prometheus); then
+    say "prometheus can't be fetched: the tests with Prometheus are skipped"
+    return
+  fi
+  dpkg --fsys-tarfile .cache/prometheus/packages/prometheus_*.deb | tar -x -C .cache/prometheus ./usr/bin/prometheus ./usr/bin/promtool
+  rm -r .cache/prometheus/packages
+}
+
 case ${1:-} in
 venv) shift; venv "$@" ;;
 runtime) runtime ;;
 models) models ;;
 redis) redis ;;
-*) sed -n 2,6p "$0"; exit 2 ;;
+prometheus) prometheus ;;
+*) sed -n 2,7p "$0"; exit 2 ;;
 esac
