@@ -41,7 +41,8 @@ type Envelope struct {
 	Unix      bool  // came over a Unix socket
 	BodySize  int64 // as announced; -1: unknown
 	Streaming bool  // the caller takes any number of responses
-	Opened    int64 // Now when Open was called, where requests may be traced; else 0
+	Opened    int64 // Now when Open was called; 0: it never was
+	Timings   bool  // the caller wants the times in the answer's Server-Timing
 	// Certificate is the leaf of the client's certificate, verified by the transport;
 	// nil: none.
 	Certificate *x509.Certificate
@@ -53,6 +54,7 @@ type Envelope struct {
 
 	Principal *Principal // who calls; nil: nobody asked
 	Admitted  any        // the admission step's record of the call; nil: none
+	Weight    int        // of the caller, in shares of a full queue; 0: 1
 }
 
 // End is how a call ended.

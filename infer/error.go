@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"time"
 )
 
 // Code says what kind of failure a client sees. Each protocol maps codes in one
@@ -62,6 +63,12 @@ const (
 	ReasonMemory       Reason = "memory_full"
 	ReasonWorkerLost   Reason = "worker_lost"
 	ReasonTooLarge     Reason = "too_large"
+
+	// Of limits on callers, and of their shares of a full queue.
+	ReasonRate          Reason = "rate_limited"
+	ReasonConcurrency   Reason = "concurrency"
+	ReasonBytesInFlight Reason = "bytes_in_flight"
+	ReasonFairShare     Reason = "fair_share"
 )
 
 // Error is the one error a client can see.
@@ -69,6 +76,8 @@ type Error struct {
 	Code   Code
 	Err    error
 	Reason Reason // why it was refused; "" when it was no refusal
+	// Retry is when trying again may succeed; 0: nothing is known of that.
+	Retry time.Duration
 }
 
 // Error is the text for the client; it never carries paths or names of our insides.
@@ -113,6 +122,16 @@ func ReasonOf(err error) Reason {
 		return ReasonCancelled
 	}
 	return ""
+}
+
+// RetryOf is how long a refused caller should wait, as far as that was worked out; 0:
+// it was not.
+func RetryOf(err error) time.Duration {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Retry
+	}
+	return 0
 }
 
 // ErrWorkerLost is in the chain of every batch failure whose cause is the death of

@@ -105,6 +105,9 @@ type Request struct {
 	Rows  int   // batch dimension; 1 for models without one
 	Times Times // one record of timestamps for statistics, metrics and spans
 
+	Served  string // decimal version that was pinned for it; "" where none was
+	Timings bool   // the caller wants the times among the response's parameters
+
 	// Trace is set when the request is sampled: by pipeline.Infer, or before it by who
 	// executes a step for another request (Trace.Child).
 	Trace *Trace
@@ -133,7 +136,8 @@ type Times struct {
 	RequestEnd         int64
 	CacheLookup        int64 // duration of the lookup; 0 without a cache
 	CacheHit           bool
-	BatchRows          int // rows of the batch that it went in
+	Cache              CacheStatus // how the response cache took part in the answer
+	BatchRows          int         // rows of the batch that it went in
 }
 
 var epoch = time.Now()

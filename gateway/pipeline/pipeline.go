@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-serve/sluice/cache"
 	"github.com/sluice-serve/sluice/gateway/classification"
+	"github.com/sluice-serve/sluice/gateway/timing"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/tracing"
 )
@@ -56,6 +57,8 @@ type Pipeline struct {
 	guard     Guard                                     // nil: none
 	admission Admission                                 // nil: none
 	ended     func(env *infer.Envelope, end *infer.End) // nil: nobody asks
+	timings   Timings
+	flight    flight
 }
 
 // New makes a pipeline over models.
@@ -70,6 +73,7 @@ func (p *Pipeline) Stop() { p.stopping.Store(true) }
 // returned, Close is called once when the call has ended; also for a call that never
 // got to Open.
 func (p *Pipeline) Open(ctx context.Context, env *infer.Envelope) (context.Context, error) {
+	p.begin(env)
 	if p.guard != nil {
 		if err := p.guard.Open(ctx, env); err != nil {
 			return nil, err
@@ -78,9 +82,6 @@ func (p *Pipeline) Open(ctx context.Context, env *infer.Envelope) (context.Conte
 	if env.Action == infer.ActionInference && p.stopping.Load() {
 		return nil, infer.Refusef(infer.Unavailable, infer.ReasonStopping,
 			"the server is shutting down and has stopped accepting new requests")
-	}
-	if p.tracer.On() {
-		env.Opened = infer.Now()
 	}
 	if p.admission != nil {
 		if err := p.admission.Open(ctx, env); err != nil {
@@ -103,6 +104,7 @@ func (p *Pipeline) Open(ctx context.Context, env *infer.Envelope) (context.Conte
 
 // Close ends a call: limits get back what it held, and who wants to know is told.
 func (p *Pipeline) Close(env *infer.Envelope, end *infer.End) {
+	p.finish(env)
 	if p.admission != nil {
 		p.admission.Close(env, end)
 	}
@@ -130,6 +132,7 @@ func (p *Pipeline) Infer(ctx context.Context, req *infer.Request, send infer.Sen
 		return err
 	}
 	defer m.Release()
+	served(m, req)
 	if p.tracer.On() || req.Trace != nil {
 		p.traced(m, req)
 	}
@@ -173,6 +176,9 @@ func (p *Pipeline) checked(ctx context.Context, m Model, req *infer.Request, sen
 	if m.Decoupled() && !req.Streaming {
 		return infer.ErrDecoupled
 	}
+	if err := p.wishes(req); err != nil {
+		return err
+	}
 	if err := m.Validate(req); err != nil {
 		return err
 	}
@@ -192,6 +198,7 @@ func (p *Pipeline) checked(ctx context.Context, m Model, req *infer.Request, sen
 // configuration, and classes in place of tensors where it asked for classes.
 func presented(m Model, req *infer.Request, send infer.SendFunc) infer.SendFunc {
 	return func(resp *infer.Response) error {
+		req.Times.Cache = resp.Cache
 		if t := req.Trace; t != nil {
 			at := infer.Now()
 			m.Present(resp)
@@ -202,6 +209,9 @@ func presented(m Model, req *infer.Request, send infer.SendFunc) infer.SendFunc 
 		if err := classify(m, req, resp); err != nil {
 			resp.Memory.Release()
 			return err
+		}
+		if req.Timings {
+			resp.Params = timing.Params(resp.Params, req)
 		}
 		return send(resp)
 	}
