@@ -73,5 +73,5 @@ func statusOf(ctx context.Context, err error) error {
 		// it fails only once the call is answered, and then nobody can be told
 		_ = grpc.SetTrailer(ctx, metadata.Pairs(ReasonKey, string(reason)))
 	}
-	return status.Error(code, err.Error())
+	return retryable(ctx, status.New(code, err.Error()), infer.RetryOf(err)).Err()
 }

@@ -2,13 +2,16 @@ package httpapi
 
 import (
 	"errors"
+	"strconv"
+	"time"
 
 	"github.com/sluice-serve/sluice/gateway/httpapi/internal/json"
 	"github.com/sluice-serve/sluice/infer"
 )
 
 // ReasonHeader names why a call was refused (infer.Reason): queue_full, queue_timeout,
-// deadline, cancelled, stopping, not_ready, memory_full, worker_lost, too_large.
+// deadline, cancelled, stopping, not_ready, memory_full, worker_lost, too_large,
+// rate_limited, concurrency, bytes_in_flight, fair_share.
 const ReasonHeader = "X-Sluice-Reason"
 
 // Status is the HTTP status of a code.
@@ -35,9 +38,12 @@ func Status(c infer.Code) int {
 
 // retryAfter is how many seconds a refused caller should wait, "" where trying again
 // changes nothing.
-func retryAfter(r infer.Reason) string {
+func retryAfter(r infer.Reason, known time.Duration) string {
+	if known > 0 {
+		return strconv.FormatInt(int64((known+time.Second-1)/time.Second), 10)
+	}
 	switch r {
-	case infer.ReasonQueueFull, infer.ReasonQueueTimeout, infer.ReasonMemory, infer.ReasonWorkerLost,
+	case infer.ReasonFairShare, infer.ReasonQueueFull, infer.ReasonQueueTimeout, infer.ReasonMemory, infer.ReasonWorkerLost,
 		infer.ReasonStopping, infer.ReasonNotReady:
 		return "1"
 	}
@@ -49,7 +55,7 @@ func (r *Reply) fail(err error) {
 	r.text(Status(infer.CodeOf(err)), err.Error())
 	if reason := infer.ReasonOf(err); reason != "" {
 		r.Set(ReasonHeader, string(reason))
-		if s := retryAfter(reason); s != "" {
+		if s := retryAfter(reason, infer.RetryOf(err)); s != "" {
 			r.Set("Retry-After", s)
 		}
 	}

@@ -28,14 +28,14 @@ var failureNames = [numFailures]string{"REJECTED", "CANCELED", "BACKEND", "OTHER
 // refusals lists the reasons that are counted by name.
 func refusals() []infer.Reason {
 	return []infer.Reason{infer.ReasonQueueFull, infer.ReasonQueueTimeout, infer.ReasonDeadline, infer.ReasonCancelled,
-		infer.ReasonStopping, infer.ReasonNotReady, infer.ReasonMemory, infer.ReasonWorkerLost, infer.ReasonTooLarge, "other",
-		"invalid"}
+		infer.ReasonStopping, infer.ReasonNotReady, infer.ReasonMemory, infer.ReasonWorkerLost, infer.ReasonTooLarge,
+		infer.ReasonRate, infer.ReasonConcurrency, infer.ReasonBytesInFlight, infer.ReasonFairShare, "other", "invalid"}
 }
 
 const (
-	otherRefusal = 9
-	invalid      = 10 // refused by validation
-	numRefusals  = 11
+	otherRefusal = 13
+	invalid      = 14 // refused by validation
+	numRefusals  = 15
 )
 
 // phase is one of the durations that requests have.
@@ -198,7 +198,7 @@ func (m *Model) fail(t *infer.Times, took uint64, err error) {
 func failureOf(t *infer.Times, reason infer.Reason, err error) failure {
 	switch reason {
 	case infer.ReasonQueueFull, infer.ReasonQueueTimeout, infer.ReasonStopping, infer.ReasonNotReady, infer.ReasonMemory,
-		infer.ReasonTooLarge:
+		infer.ReasonTooLarge, infer.ReasonRate, infer.ReasonConcurrency, infer.ReasonBytesInFlight, infer.ReasonFairShare:
 		return rejected
 	case infer.ReasonWorkerLost:
 		return backend
@@ -232,6 +232,14 @@ func refusalIndex(reason infer.Reason) int {
 		return 7
 	case infer.ReasonTooLarge:
 		return 8
+	case infer.ReasonRate:
+		return 9
+	case infer.ReasonConcurrency:
+		return 10
+	case infer.ReasonBytesInFlight:
+		return 11
+	case infer.ReasonFairShare:
+		return 12
 	}
 	return otherRefusal
 }
