@@ -181,6 +181,9 @@ func (s *Service) carry(ctx context.Context, c *Call, receive func() error) erro
 		c.sendErr = s.send(c, r)
 		return c.sendErr
 	})
+	if c.envelope.Timings {
+		timingTrailer(ctx, c)
+	}
 	if c.Request.Trace != nil {
 		c.traceReceived()
 	}

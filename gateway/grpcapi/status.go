@@ -73,5 +73,21 @@ func statusOf(ctx context.Context, err error) error {
 		// it fails only once the call is answered, and then nobody can be told
 		_ = grpc.SetTrailer(ctx, metadata.Pairs(ReasonKey, string(reason)))
 	}
-	return retryable(ctx, status.New(code, err.Error()), infer.RetryOf(err)).Err()
+	return &failure{retryable(ctx, status.New(code, err.Error()), infer.RetryOf(err)), err}
 }
+
+// failure is the error of a call as gRPC sends it, with its cause for whoever is told
+// how the call ended.
+type failure struct {
+	status *status.Status
+	cause  error
+}
+
+// Error is the text that the client gets.
+func (f *failure) Error() string { return f.status.Message() }
+
+// GRPCStatus is what grpc-go looks for.
+func (f *failure) GRPCStatus() *status.Status { return f.status }
+
+// Unwrap gives the cause, with its code and reason.
+func (f *failure) Unwrap() error { return f.cause }

@@ -186,9 +186,11 @@ func (a *API) serve(ctx context.Context, call *Call, reply *Reply) {
 	switch {
 	case !ok:
 		reply.text(404, "Not Found")
+		a.stray(call, reply)
 	case !rt.allows(call.Method):
 		reply.text(405, "Method Not Allowed")
 		reply.Set("Allow", rt.methods())
+		a.stray(call, reply)
 	case rt.kind == routeInfer:
 		a.serveInfer(ctx, call, rt, reply)
 	default:

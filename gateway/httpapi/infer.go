@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-serve/sluice/gateway/timing"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -103,6 +104,9 @@ func (a *API) serveInfer(ctx context.Context, call *Call, rt route, reply *Reply
 // ended tells the pipeline that an inference has its answer.
 func (a *API) ended(x *exchange, call *Call) {
 	end := &x.m.end
+	if x.m.env.Timings {
+		x.reply.Set(timing.Header, string(timing.Append(nil, &x.m.env, &x.m.req)))
+	}
 	end.Status, end.Request, end.Sent = x.reply.Status, &x.m.req, x.reply.Length
 	if end.Received = call.Length; call.Length < 0 {
 		end.Received = x.body.read
