@@ -74,8 +74,10 @@ type Model struct {
 	pending   atomic.Int64
 	inferred  atomic.Uint64 // rows executed
 	executed  atomic.Uint64
-	last      atomic.Int64 // Unix milliseconds of the last execution; 0: none
-	loadNanos atomic.Int64 // duration of the last load; 0: unknown
+	requests  atomic.Uint64 // of batches that came back
+	computeNS atomic.Uint64 // of those batches
+	last      atomic.Int64  // Unix milliseconds of the last execution; 0: none
+	loadNanos atomic.Int64  // duration of the last load; 0: unknown
 
 	requestSeconds, queueSeconds, computeSeconds, batchSize prometheus.Histogram
 	summaries                                               [numPhases]prometheus.Summary // nil when off
@@ -248,6 +250,7 @@ func refusalIndex(reason infer.Reason) int {
 func (m *Model) Executed(requests, rows int, c infer.ComputeTimes) {
 	m.executed.Add(1)
 	m.inferred.Add(uint64(max(rows, 0)))
+	m.batchEnded(requests, took64(c.Input)+took64(c.Infer)+took64(c.Output))
 	m.last.Store(time.Now().UnixMilli())
 	if m.batchSize != nil {
 		m.batchSize.Observe(float64(rows))

@@ -1,0 +1,34 @@
+package repository
+
+// Going is what a version has going on at a moment.
+type Going struct {
+	Waiting  int // requests that wait for an instance
+	Inflight int // requests that hold the version, waiting ones too
+	Busy     int // instances that have a batch; 0 for an ensemble
+}
+
+// Each calls f for every version that serves; f must return soon.
+func (r *Repository) Each(f func(*Model)) {
+	for _, s := range r.view.Load().models {
+		for _, m := range s.byVersion {
+			f(m)
+		}
+	}
+	for k, s := range r.view.Load().spaces {
+		if other := r.view.Load().models[k.name]; other == nil || other.same < 2 {
+			continue // seen by its name
+		}
+		for _, m := range s.byVersion {
+			f(m)
+		}
+	}
+}
+
+// Going counts what m has going on.
+func (m *Model) Going() Going {
+	g := Going{Inflight: int(max(m.pins.Load(), 0)), Waiting: m.scheduler.Pending()}
+	if b, ok := m.scheduler.(interface{ Busy() int }); ok {
+		g.Busy = b.Busy()
+	}
+	return g
+}

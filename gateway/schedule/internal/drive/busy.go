@@ -1,0 +1,14 @@
+package drive
+
+// Busy counts the instances that have a batch.
+func (d *Driver) Busy() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := 0
+	for i := range d.core.Count() {
+		if d.core.Busy(i) {
+			n++
+		}
+	}
+	return n
+}
