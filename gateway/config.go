@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/sluice-serve/sluice/gateway/httpapi"
@@ -111,8 +112,9 @@ type MetricsConfig struct {
 
 // WorkersConfig says which workers there are.
 type WorkersConfig struct {
+	Local         bool     // worker processes are started
 	Binary        string   // path of sluice-worker; "": beside this program
-	Remote        []string // host:port of workers on other hosts
+	Remote        []string // workers that somebody else started: host:port, or unix:PATH on this host
 	TLS           TLSFiles // for Remote
 	Insecure      bool     // Remote without TLS, on loopback only
 	ONNXRuntime   string   // path of the library; "": the worker finds it
@@ -135,7 +137,7 @@ func DefaultConfig() Config {
 			KeepaliveTime: 2 * time.Hour, KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute},
 		Metrics: MetricsConfig{Listen: Listen{Allow: true, Port: 8002}, GPU: true, CPU: true, Interval: 2 * time.Second,
 			Counters: true},
-		Workers:   WorkersConfig{RequestArena: 256 << 20, ResponseArena: 256 << 20},
+		Workers:   WorkersConfig{Local: true, RequestArena: 256 << 20, ResponseArena: 256 << 20},
 		BodyLimit: 1 << 30,
 	}
 }
@@ -170,7 +172,10 @@ func (c *Config) Validate() error {
 	if c.Workers.RequestArena < 1<<20 || c.Workers.ResponseArena < 1<<20 {
 		bad("--request-arena-byte-size and --response-arena-byte-size must be at least 1048576")
 	}
-	if len(c.Workers.Remote) > 0 && !c.Workers.Insecure && (c.Workers.TLS.Cert == "" || c.Workers.TLS.Key == "" || c.Workers.TLS.Root == "") {
+	if !c.Workers.Local && len(c.Workers.Remote) == 0 {
+		bad("--local-workers=false needs a --worker")
+	}
+	if slices.ContainsFunc(c.Workers.Remote, overNetwork) && !c.Workers.Insecure && (c.Workers.TLS.Cert == "" || c.Workers.TLS.Key == "" || c.Workers.TLS.Root == "") {
 		bad("--worker needs --worker-cert, --worker-key and --worker-root-cert")
 	}
 	return errors.Join(errs...)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/sluice-serve/sluice/gateway/modelconfig"
 	"github.com/sluice-serve/sluice/gateway/repository"
@@ -14,26 +15,16 @@ import (
 )
 
 // workersConfig is the configuration of the workers: one process for the CPU, one for
-// each GPU of the host, and those elsewhere.
+// each GPU of the host, and those that somebody else started.
 func workersConfig(c *Config) (client.Config, error) {
 	w := &c.Workers
-	binary, err := workerBinary(w.Binary)
-	if err != nil {
-		return client.Config{}, err
-	}
-	env := os.Environ()
-	if w.ONNXRuntime != "" {
-		env = append(env, "SLUICE_ONNXRUNTIME="+w.ONNXRuntime)
-	}
-	gpus := w.GPUs
-	if gpus == nil {
-		gpus = findGPUs(os.DirFS("/dev"))
-	}
 	out := client.Config{GatewayVersion: c.Version, RequestArena: w.RequestArena, ResponseArena: w.ResponseArena,
-		UseStream: w.Stream, WatchInterval: c.Metrics.Interval,
-		Local: []client.LocalWorker{{Path: binary, Env: env}}}
-	for _, id := range gpus {
-		out.Local = append(out.Local, client.LocalWorker{Path: binary, Env: env, GPU: true, Device: id})
+		UseStream: w.Stream, WatchInterval: c.Metrics.Interval}
+	if w.Local {
+		var err error
+		if out.Local, err = w.localWorkers(); err != nil {
+			return client.Config{}, err
+		}
 	}
 	for _, address := range w.Remote {
 		conf, err := w.remoteTLS(address)
@@ -44,6 +35,30 @@ func workersConfig(c *Config) (client.Config, error) {
 	}
 	return out, nil
 }
+
+// localWorkers are the processes that the gateway starts.
+func (w *WorkersConfig) localWorkers() ([]client.LocalWorker, error) {
+	binary, err := workerBinary(w.Binary)
+	if err != nil {
+		return nil, err
+	}
+	env := os.Environ()
+	if w.ONNXRuntime != "" {
+		env = append(env, "SLUICE_ONNXRUNTIME="+w.ONNXRuntime)
+	}
+	gpus := w.GPUs
+	if gpus == nil {
+		gpus = findGPUs(os.DirFS("/dev"))
+	}
+	local := []client.LocalWorker{{Path: binary, Env: env}}
+	for _, id := range gpus {
+		local = append(local, client.LocalWorker{Path: binary, Env: env, GPU: true, Device: id})
+	}
+	return local, nil
+}
+
+// overNetwork says that a worker's address is none of a Unix socket.
+func overNetwork(address string) bool { return !strings.HasPrefix(address, "unix:") }
 
 // workerBinary is the path of sluice-worker: as told, or beside this program.
 func workerBinary(path string) (string, error) {
@@ -63,6 +78,9 @@ func workerBinary(path string) (string, error) {
 // remoteTLS are the files for mutual TLS with a worker on another host; none with
 // --worker-insecure.
 func (w *WorkersConfig) remoteTLS(address string) (client.TLSFiles, error) {
+	if !overNetwork(address) {
+		return client.TLSFiles{}, nil
+	}
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return client.TLSFiles{}, fmt.Errorf("--worker=%s: %w", address, err)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -47,8 +48,9 @@ func (d Device) String() string {
 type Config struct {
 	Version string // told to gateways
 	Device  Device
-	// Listen is the TCP address for gateways of other hosts; "" for an inherited
-	// connection alone.
+	// Listen is the TCP address for gateways of other hosts, or unix:PATH for those of
+	// this host, in whatever container, which then share memory with it; "" for an
+	// inherited connection alone.
 	Listen string
 	TLS    TLS
 	// Insecure lets a loopback address be served without TLS.
@@ -91,6 +93,15 @@ func (c *Config) Validate() error {
 	if c.Listen == "" {
 		return errors.Join(errs...)
 	}
+	if path, ok := SocketPath(c.Listen); ok {
+		if !filepath.IsAbs(path) {
+			errs = append(errs, fmt.Errorf("listen address: the path of a Unix socket is absolute, unlike %q", path))
+		}
+		if c.TLS != (TLS{}) {
+			errs = append(errs, errors.New("a Unix socket has no TLS; its folder's permissions say who may connect"))
+		}
+		return errors.Join(errs...)
+	}
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {
 		errs = append(errs, fmt.Errorf("listen address: %w", err))
@@ -105,6 +116,9 @@ func (c *Config) Validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// SocketPath is the path in an address unix:PATH.
+func SocketPath(address string) (string, bool) { return strings.CutPrefix(address, "unix:") }
 
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)

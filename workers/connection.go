@@ -16,7 +16,7 @@ type connection struct {
 	net.Conn
 	worker *Worker
 	local  bool  // inherited: the worker lives as long as it
-	lane   *lane // nil: no memory is shared
+	lane   *lane // nil: no memory is shared. Set before the first call comes over it
 	laneOn atomic.Bool
 
 	once   sync.Once
@@ -68,21 +68,55 @@ func (c *connection) lost() {
 		if c.local {
 			c.worker.gatewayGone()
 		}
-		if c.lane != nil {
-			c.lane.shut()
-		}
 		c.mu.Lock()
 		c.gone = true
+		lane := c.lane
 		models := make([]*model, 0, len(c.models))
 		for _, m := range c.models {
 			models = append(models, m)
 		}
 		c.mu.Unlock()
+		if lane != nil {
+			lane.shut()
+		}
 		for _, m := range models {
 			m.beginUnload(c)
 		}
+		if lane != nil && !c.local {
+			c.worker.running.Go(func() { c.unmap(models) })
+		}
 		c.worker.forget(c)
 	})
+}
+
+// unmap gives the shared memory back once no instance uses it any more.
+func (c *connection) unmap(models []*model) {
+	for _, m := range models {
+		<-m.stopped
+	}
+	if err := c.lane.Close(); err != nil {
+		c.worker.log.Error("the memory shared with a gateway was not given back", "error", err)
+	}
+}
+
+// corrupt is called when the gateway wrote what can't be decoded.
+func (c *connection) corrupt(err error) {
+	if c.local {
+		c.worker.corrupt(err)
+		return
+	}
+	c.worker.log.Error("a gateway wrote a batch that makes no sense; its connection ends", "error", err)
+	_ = c.Close() // it may be closed already
+}
+
+// share gives the connection memory of its gateway's; false: it has ended.
+func (c *connection) share(l *lane) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.gone {
+		c.lane = l
+	}
+	return !c.gone
 }
 
 func (c *connection) add(m *model) error {

@@ -18,14 +18,15 @@ var errStopped = errors.New("the instance is stopped")
 
 // instance is one model instance and its goroutine.
 type instance struct {
-	worker    *Worker
-	log       *slog.Logger
-	spec      backend.InstanceSpec
-	model     backend.Model
-	transport transport
-	decoupled bool // responses leave at once
-	iterative bool // requests may ask to be executed again
-	scattered scattered
+	worker     *Worker
+	connection *connection
+	log        *slog.Logger
+	spec       backend.InstanceSpec
+	model      backend.Model
+	transport  transport
+	decoupled  bool // responses leave at once
+	iterative  bool // requests may ask to be executed again
+	scattered  scattered
 
 	executions atomic.Uint64
 	done       chan struct{} // closed when the goroutine has ended
@@ -49,7 +50,7 @@ func (inst *instance) run(ctx context.Context, ready chan<- error) {
 			inst.closeErr = inst.closeBackend(made)
 			return
 		case err != nil:
-			inst.worker.corrupt(err)
+			inst.connection.corrupt(err)
 			inst.closeErr = inst.closeBackend(made)
 			return
 		}

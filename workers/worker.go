@@ -94,6 +94,9 @@ func New(config Config, deps Deps) (*Worker, error) {
 			grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
 			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}))
 	}
+	if _, ok := SocketPath(config.Listen); ok && deps.Conn == nil {
+		options = append(options, grpc.Creds(handover{w}), grpc.ConnectionTimeout(handoverTime))
+	}
 	if tlsConfig != nil && deps.Conn == nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(tlsConfig)))
 	}
@@ -129,7 +132,7 @@ func (w *Worker) Run(ctx context.Context, ready func(net.Addr)) error {
 	return errors.Join(err, w.closeAll())
 }
 
-// listen is where gateways come from: the inherited connection or TCP.
+// listen is where gateways come from: the inherited connection, a Unix socket or TCP.
 func (w *Worker) listen(ctx context.Context) (net.Listener, error) {
 	if w.deps.Conn != nil {
 		var l *lane
@@ -140,6 +143,13 @@ func (w *Worker) listen(ctx context.Context) (net.Listener, error) {
 		c.local = true
 		w.remember(c)
 		return newSingle(c), nil
+	}
+	if path, ok := SocketPath(w.config.Listen); ok {
+		l, err := listenSocket(ctx, path)
+		if err != nil {
+			return nil, err
+		}
+		return listener{l, w}, nil
 	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", w.config.Listen)

@@ -1,6 +1,6 @@
 // Command sluice-worker is the worker process: it owns a device and executes models
 // for gateways. A gateway starts it with --inherited; with --listen it serves gateways
-// of other hosts over mutual TLS.
+// of other hosts over mutual TLS, or those of this host over a Unix socket.
 package main
 
 import (
@@ -42,7 +42,7 @@ func parse(args []string) (options, error) {
 	f := pflag.NewFlagSet("sluice-worker", pflag.ContinueOnError)
 	f.BoolVar(&o.inherited, "inherited", false, "serve the gateway that started this process, over descriptors 3 to 7")
 	f.StringVar(&o.device, "device", "cpu", "device that this worker owns: cpu or gpu:N")
-	f.StringVar(&o.config.Listen, "listen", "", "serve gateways of other hosts at this address, host:port")
+	f.StringVar(&o.config.Listen, "listen", "", "serve gateways at this address: host:port, or unix:PATH for those of this host, which share memory")
 	f.StringVar(&o.config.TLS.Cert, "tls-cert", "", "PEM file of this worker's certificate")
 	f.StringVar(&o.config.TLS.Key, "tls-key", "", "PEM file of the certificate's key")
 	f.StringVar(&o.config.TLS.CA, "tls-ca", "", "PEM file of the authorities of the gateways' certificates")

@@ -8,6 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-serve/sluice/workers/shm"
@@ -48,9 +51,14 @@ type LocalWorker struct {
 
 // RemoteWorker is a worker that somebody else started.
 type RemoteWorker struct {
-	Address string   // host:port
+	// Address is host:port; or unix:PATH of a worker on this host, in whatever
+	// container, which shares memory as a local one does.
+	Address string
 	TLS     TLSFiles // zero: plain text, for tests and private links
 }
+
+// socket is the path of a worker's Unix socket.
+func (w *RemoteWorker) socket() (string, bool) { return strings.CutPrefix(w.Address, "unix:") }
 
 // TLSFiles are PEM files for mutual TLS: the gateway's certificate and key, and the
 // authorities whose certificates workers must show. They are read at each connection,
@@ -113,6 +121,12 @@ func (c *Config) validate() error {
 		}
 	}
 	for i := range c.Remote {
+		if path, ok := c.Remote[i].socket(); ok {
+			if !filepath.IsAbs(path) {
+				errs = append(errs, fmt.Errorf("worker %q: the path of a Unix socket is absolute", c.Remote[i].Address))
+			}
+			continue
+		}
 		if _, _, err := net.SplitHostPort(c.Remote[i].Address); err != nil {
 			errs = append(errs, fmt.Errorf("remote worker %q: %w", c.Remote[i].Address, err))
 		}
@@ -126,6 +140,14 @@ func (c *Config) validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// sharesMemory says that a worker maps the request arena.
+func (c *Config) sharesMemory() bool {
+	return len(c.Local) > 0 || slices.ContainsFunc(c.Remote, func(w RemoteWorker) bool {
+		_, ok := w.socket()
+		return ok
+	})
 }
 
 func (l *LocalWorker) name() string {

@@ -305,7 +305,7 @@ func TestRemoteComesAndGoes(t *testing.T) {
 	insecure := workers.Config{Insecure: true}
 	address, stop := runRemote(t, insecure, "127.0.0.1:0")
 	stop()
-	w := start(t, Config{Remote: []RemoteWorker{{Address: address}}, Backoff: 5 * time.Millisecond, BackoffMax: 20 * time.Millisecond})
+	w := start(t, Config{Remote: []RemoteWorker{{Address: address}}, Backoff: 5 * time.Millisecond, BackoffMax: 20 * time.Millisecond, StartTimeout: time.Second})
 	if w.Ready() {
 		t.Error("it is ready without its worker")
 	}

@@ -29,7 +29,7 @@ type session struct {
 	client  workerpb.WorkerClient
 	hello   *workerpb.HelloResponse
 	link    link
-	process *process    // nil: of another host
+	process *process    // nil: somebody else started it
 	memory  *peerMemory // nil: of another host
 
 	cancel  context.CancelFunc // of the stream and of the tasks
@@ -130,17 +130,10 @@ func (s *session) connect(target string, creds credentials.TransportCredentials,
 
 // openLocal starts a worker process and connects to it.
 func (s *session) openLocal(c *Config, w LocalWorker, requests *shm.Arena) error {
-	responses, err := shm.NewPeerArena("sluice-responses", c.ResponseArena)
-	if err != nil {
+	if err := s.share(c); err != nil {
 		return err
 	}
-	lane, err := shm.NewLane(c.Lane)
-	if err != nil {
-		return errors.Join(err, responses.Close())
-	}
-	s.memory = &peerMemory{responses: responses, lane: lane, log: s.log}
-	s.memory.refs.Store(1)
-	p, conn, err := startProcess(w, sharedFiles(requests, responses, lane), s.log, func(err error) {
+	p, conn, err := startProcess(w, sharedFiles(requests, s.memory.responses, s.memory.lane), s.log, func(err error) {
 		if err == nil {
 			err = errors.New("exit status 0")
 		}
@@ -154,6 +147,47 @@ func (s *session) openLocal(c *Config, w LocalWorker, requests *shm.Arena) error
 		return err
 	}
 	return s.connect("worker", insecure.NewCredentials(), func(context.Context) (net.Conn, error) { return conn, nil })
+}
+
+// openSocket connects to a worker that listens at a path of this host, and shares
+// memory with it.
+func (s *session) openSocket(ctx context.Context, c *Config, path string, requests *shm.Arena) error {
+	ctx, stop := context.WithTimeout(ctx, c.StartTimeout)
+	defer stop()
+	var d net.Dialer
+	dialed, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return err
+	}
+	conn, ok := dialed.(*net.UnixConn)
+	if !ok {
+		return errors.Join(fmt.Errorf("a connection of type %T", dialed), dialed.Close())
+	}
+	if err := s.own(conn); err != nil {
+		return err
+	}
+	if err := s.share(c); err != nil {
+		return err
+	}
+	if err := shm.SendDescriptors(conn, sharedFiles(requests, s.memory.responses, s.memory.lane)...); err != nil {
+		return err
+	}
+	return s.connect("worker", insecure.NewCredentials(), func(context.Context) (net.Conn, error) { return conn, nil })
+}
+
+// share makes the memory that a worker of this host answers into.
+func (s *session) share(c *Config) error {
+	responses, err := shm.NewPeerArena("sluice-responses", c.ResponseArena)
+	if err != nil {
+		return err
+	}
+	lane, err := shm.NewLane(c.Lane)
+	if err != nil {
+		return errors.Join(err, responses.Close())
+	}
+	s.memory = &peerMemory{responses: responses, lane: lane, log: s.log}
+	s.memory.refs.Store(1)
+	return nil
 }
 
 // openRemote connects to a worker of another host.

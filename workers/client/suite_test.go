@@ -21,6 +21,9 @@ func transports(t *testing.T) map[string]func(t *testing.T) *Workers {
 		"remote": func(t *testing.T) *Workers {
 			return start(t, Config{Remote: []RemoteWorker{{Address: startRemote(t, workers.Config{Insecure: true})}}})
 		},
+		"socket": func(t *testing.T) *Workers {
+			return start(t, Config{Remote: []RemoteWorker{{Address: startSocket(t)}}})
+		},
 		"remote with TLS": func(t *testing.T) *Workers {
 			files, client := certificates(t)
 			return start(t, Config{Remote: []RemoteWorker{{Address: startRemote(t, workers.Config{TLS: files}), TLS: client}}})

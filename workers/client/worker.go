@@ -15,9 +15,9 @@ type worker struct {
 	owner   *Workers
 	name    string
 	local   *LocalWorker  // one of the two is set
-	far     *RemoteWorker // of another host
+	far     *RemoteWorker // somebody else started it
 	log     *slog.Logger
-	answers span          // of a local worker: the memory that it answers into
+	answers span          // of one that shares memory: what it answers into
 	alone   chan struct{} // holds one token: versions under which it died load one at a time
 
 	mu       sync.Mutex
@@ -83,6 +83,8 @@ func (w *worker) open(ctx context.Context) (*session, error) {
 	var err error
 	if w.local != nil {
 		err = s.openLocal(&w.owner.cfg, *w.local, w.owner.memory)
+	} else if path, ok := w.far.socket(); ok {
+		err = s.openSocket(ctx, &w.owner.cfg, path, w.owner.memory)
 	} else {
 		err = s.openRemote(*w.far)
 	}

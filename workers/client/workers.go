@@ -62,8 +62,9 @@ type State struct {
 
 // Start starts the local workers and connects to the remote ones, each on a goroutine
 // that Close ends. It returns when all have said hello. A local worker that does not
-// is an error, and then nothing is left running; a remote one is tried again. When ctx
-// ends Start gives up; afterwards ctx has no meaning.
+// is an error, and then nothing is left running; a remote one is tried again. Where all
+// are remote, Start waits for them up to Config.StartTimeout: the containers of a pod
+// start in any order. When ctx ends Start gives up; afterwards ctx has no meaning.
 func Start(ctx context.Context, cfg Config, deps Deps) (*Workers, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -74,7 +75,7 @@ func Start(ctx context.Context, cfg Config, deps Deps) (*Workers, error) {
 	}
 	w := &Workers{cfg: cfg, log: deps.Log}
 	var err error
-	if len(cfg.Local) > 0 {
+	if cfg.sharesMemory() {
 		w.memory, err = shm.NewArena("sluice-requests", cfg.RequestArena)
 	} else {
 		w.memory, err = shm.NewHeap(cfg.RequestArena)
@@ -99,7 +100,7 @@ func Start(ctx context.Context, cfg Config, deps Deps) (*Workers, error) {
 	for _, k := range w.workers {
 		w.running.Go(func() {
 			started := make(chan error, 1)
-			w.running.Go(func() { first <- k.started(<-started) })
+			w.running.Go(func() { first <- k.started(run, <-started) })
 			k.supervise(run, started)
 		})
 	}
@@ -118,15 +119,27 @@ func Start(ctx context.Context, cfg Config, deps Deps) (*Workers, error) {
 }
 
 // started judges a worker's first start.
-func (w *worker) started(err error) error {
+func (w *worker) started(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
 	if w.far != nil {
+		if len(w.owner.cfg.Local) == 0 && w.waitUp(ctx) {
+			return nil
+		}
 		w.log.Warn("remote worker is not there; it is tried again, but what is loaded meanwhile gets no instances on it", "error", err)
 		return nil
 	}
 	return fmt.Errorf("worker %s: %w", w.name, err)
+}
+
+// waitUp waits until the worker is up, for a bounded time.
+func (w *worker) waitUp(ctx context.Context) bool {
+	w.log.Info("waiting for the worker", "timeout", w.owner.cfg.StartTimeout)
+	ctx, stop := context.WithTimeout(ctx, w.owner.cfg.StartTimeout)
+	defer stop()
+	_, err := w.current(ctx)
+	return err == nil
 }
 
 // Close ends all workers and waits for them; when ctx ends first, their processes are

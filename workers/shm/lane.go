@@ -156,18 +156,18 @@ func NewLane(c LaneConfig) (*Lane, error) {
 }
 
 // OpenLane maps a lane whose descriptors (FD and Bell) were inherited, which it owns
-// from then on: the worker's end.
+// from then on, and closes when it fails: the worker's end.
 func OpenLane(fd, bell int) (*Lane, error) {
 	size, err := checkedSize(fd)
-	if err != nil {
-		return nil, err
+	if err == nil && size < laneHeader {
+		err = fmt.Errorf("shm: a lane can't have %d bytes", size)
 	}
-	if size < laneHeader {
-		return nil, fmt.Errorf("shm: a lane can't have %d bytes", size)
+	var mem []byte
+	if err == nil {
+		mem, err = mapShared(fd, size, true)
 	}
-	mem, err := mapShared(fd, size, true)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, CloseDescriptors(fd, bell))
 	}
 	unix.CloseOnExec(fd)
 	unix.CloseOnExec(bell)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
+	"golang.org/x/sys/unix"
 )
 
 const echoEnv = "SLUICE_TEST_ECHO"
@@ -232,8 +233,20 @@ func TestLaneConfig(t *testing.T) {
 		}
 	}
 	a := openTestArena(t, 1<<20)
-	if _, err := OpenLane(a.FD(), -1); err == nil {
+	var fds [2]int
+	for i := range fds {
+		var err error
+		if fds[i], err = unix.Dup(a.FD()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := OpenLane(fds[0], fds[1]); err == nil {
 		t.Error("an arena is no lane")
+	}
+	for _, fd := range fds {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
+			t.Errorf("descriptor %d is still open", fd)
+		}
 	}
 }
 

@@ -286,8 +286,10 @@ func (s *Serve) metricsConfig(v string) error {
 func (s *Serve) workers() []flag {
 	w := &s.Config.Workers
 	return []flag{
-		{name: "worker", arg: "host:port", repeat: true, help: "A worker on another host (sluice-worker --listen); may be given several times.",
+		{name: "worker", arg: "host:port", repeat: true, help: "A worker that somebody else started (sluice-worker --listen), on another host, or " +
+			"as unix:PATH on this one, which then shares memory; may be given several times.",
 			set: func(v string) error { w.Remote = append(w.Remote, v); return nil }},
+		{name: "local-workers", arg: "boolean", def: "true", help: "Start worker processes; false: those of --worker alone.", set: boolInto(&w.Local)},
 		{name: "worker-cert", arg: "string", help: "PEM file of the certificate shown to workers of --worker.", set: stringInto(&w.TLS.Cert)},
 		{name: "worker-key", arg: "string", help: "PEM file of its key.", set: stringInto(&w.TLS.Key)},
 		{name: "worker-root-cert", arg: "string", help: "PEM file of the roots of those workers' certificates.", set: stringInto(&w.TLS.Root)},
