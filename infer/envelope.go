@@ -20,12 +20,23 @@ const (
 	ActionStatistics
 	ActionTrace
 	ActionLogging
+	ActionMetrics // the metrics' own listener; no restricted API of the original
+	numActions
 )
 
 // String is the name in the restricted-API flags.
 func (a Action) String() string {
 	return [...]string{"health", "metadata", "inference", "shared-memory", "model-config", "model-repository", "statistics",
-		"trace", "logging"}[a]
+		"trace", "logging", "metrics"}[a]
+}
+
+// Actions lists every action, for tables and for tests that walk them all.
+func Actions() []Action {
+	all := make([]Action, numActions)
+	for i := range all {
+		all[i] = Action(i)
+	}
+	return all
 }
 
 // Envelope is all that is known of a call before its body is read.
@@ -34,6 +45,7 @@ type Envelope struct {
 	Method    string // of HTTP; over gRPC the method's name, as "ModelInfer"
 	Path      string // of HTTP, as sent; "" over gRPC
 	Action    Action
+	Change    bool   // the call changes something: loads, registers, sets; false: it only reads, or infers
 	Model     string // "" where the call names none
 	Version   string
 	RequestID string // from headers; the body's id is not read yet
@@ -51,6 +63,12 @@ type Envelope struct {
 	Header func(key string) string
 
 	// What Open finds out.
+
+	// Span is the call in its trace; zero where nobody traces, or nobody named a trace
+	// and the call is not sampled. Of a call that is not sampled Span.Span is the
+	// caller's. Where only the body names the model it may be known with the request.
+	Span  SpanContext
+	Trace *TraceFamily // of a call whose spans are exported; nil: none are
 
 	Principal *Principal // who calls; nil: nobody asked
 	Admitted  any        // the admission step's record of the call; nil: none

@@ -64,6 +64,12 @@ const (
 	ReasonWorkerLost   Reason = "worker_lost"
 	ReasonTooLarge     Reason = "too_large"
 
+	ReasonUnauthenticated Reason = "unauthenticated" // who calls is not proved
+	ReasonForbidden       Reason = "forbidden"       // the policy does not give the right
+	ReasonRestricted      Reason = "restricted"      // a restricted API without its header
+	ReasonNotLocal        Reason = "not_local"       // from another host, without a policy
+	ReasonKeysPending     Reason = "keys_pending"    // the issuer's keys are being fetched
+
 	// Of limits on callers, and of their shares of a full queue.
 	ReasonRate          Reason = "rate_limited"
 	ReasonConcurrency   Reason = "concurrency"

@@ -52,6 +52,12 @@ type Trace struct {
 	Marks      []TraceMark
 	Tensors    []TraceTensor
 
+	// What spans tell besides.
+	Span    SpanID        // of the request at its model
+	Cache   CacheStatus   // how the response cache took part
+	Err     error         // why it failed; nil: it did not
+	Batches []*TraceBatch // executions that it was in, in order
+
 	family *TraceFamily
 }
 
@@ -69,9 +75,12 @@ type TraceFamily struct {
 	Taken  int64
 
 	Traces []*Trace // the client's request first; the Sink's to read
+	// Call is the call that the request came in, where spans are made of the family: it
+	// is open until the call has ended too (Close). nil: of the traces alone.
+	Call *TraceCall
 
 	mu   sync.Mutex
-	open int // mu; traces that have not ended
+	open int // mu; traces, batches and the call that have not ended
 }
 
 // maxMarks bounds the marks of one trace: a decoupled model may answer without end.
@@ -82,6 +91,9 @@ func (f *TraceFamily) Begin(model, requestID string) *Trace { return f.add(0, mo
 
 func (f *TraceFamily) add(parent uint64, model, requestID string) *Trace {
 	t := &Trace{ID: f.IDs.Add(1), Parent: parent, Level: f.Level, Model: model, RequestID: requestID, family: f}
+	if f.Call != nil {
+		t.Span = NewSpanID()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.Traces = append(f.Traces, t)
@@ -141,7 +153,21 @@ func (t *Trace) End() {
 	if t == nil {
 		return
 	}
-	f := t.family
+	t.family.done()
+}
+
+// Open makes the family one of spans: it is complete when call has ended too. It comes
+// before everything else.
+func (f *TraceFamily) Open(call *TraceCall) {
+	f.Call = call
+	f.open++
+}
+
+// Close says that the family's call has ended, once.
+func (f *TraceFamily) Close() { f.done() }
+
+// done ends one part of the family.
+func (f *TraceFamily) done() {
 	f.mu.Lock()
 	f.open--
 	last := f.open == 0
