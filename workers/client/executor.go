@@ -23,6 +23,8 @@ type executor struct {
 	index uint32    // in LoadRequest.instances
 	box   int       // mailbox on the worker's lane
 
+	instance, worker string // their names
+
 	failures *sync.WaitGroup // of the goroutines that deliver what could not be sent
 
 	mu      sync.Mutex
@@ -39,6 +41,9 @@ type executor struct {
 	result wire.Result
 	raw    []byte
 }
+
+// Place names the instance and its worker, for spans.
+func (e *executor) Place() (instance, worker string) { return e.instance, e.worker }
 
 // allocator is what an executor asks of the request arena.
 type allocator interface {

@@ -48,8 +48,9 @@ func newGroup(w *worker, spec *Spec, instances []int) (*group, error) {
 	}
 	g := &group{worker: w, spec: spec, instances: instances, boxes: boxes, turn: make(chan struct{}, 1), like: spec.Like.on(w)}
 	g.turn <- struct{}{}
-	for k := range instances {
-		g.executors = append(g.executors, &executor{arena: w.owner.memory, index: uint32(k), box: boxes[k], failures: &w.owner.failures})
+	for k, i := range instances {
+		g.executors = append(g.executors, &executor{arena: w.owner.memory, index: uint32(k), box: boxes[k], failures: &w.owner.failures,
+			instance: spec.Instances[i].Name, worker: w.name})
 	}
 	return g, nil
 }

@@ -29,7 +29,8 @@ type batch struct {
 	nulls      int    // items that are null requests
 	fault      error  // why it can't be posted: the stage failed
 
-	cuts *ragged.Cuts // of the outputs that are not cut by rows
+	cuts  *ragged.Cuts      // of the outputs that are not cut by rows
+	trace *infer.TraceBatch // nil: no spans are made of its requests
 
 	roomItems    [4]*item
 	roomMems     [4]*infer.Buffer
@@ -82,6 +83,7 @@ func (d *Driver) newBatch(entries []*queue.Entry, instance int, now int64) *batc
 			b.nulls++
 		} else {
 			it.batch, it.index = b, i
+			b.trace = b.trace.Join(it.req.Trace)
 		}
 		rows += it.Rows
 		b.items = append(b.items, it)
@@ -168,6 +170,9 @@ func (b *batch) deliver(res *infer.Result) {
 		return
 	}
 	lost := res.Err != nil && errors.Is(res.Err, infer.ErrWorkerLost)
+	if b.trace != nil {
+		b.traced(res, now)
+	}
 	d.mu.Lock()
 	before := d.core.Pending()
 	posts, again := b.endLocked(now, res, lost)
@@ -199,6 +204,9 @@ func (b *batch) failed() *batch {
 	d := b.d
 	now := d.deps.Clock.Now()
 	res := &infer.Result{Err: b.fault}
+	if b.trace != nil {
+		b.traced(res, now)
+	}
 	d.mu.Lock()
 	before := d.core.Pending()
 	posts, again := b.endLocked(now, res, false)
