@@ -36,6 +36,7 @@ type Config struct {
 	Workers    WorkersConfig
 	Cache      CacheConfig // empty: none
 	RateLimit  RateLimitConfig
+	Load       LoadConfig
 
 	// BodyLimit bounds the bytes of request bodies held at one time, of all protocols.
 	BodyLimit int64

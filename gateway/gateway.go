@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/control"
 	"github.com/sluice-serve/sluice/gateway/grpcapi"
 	"github.com/sluice-serve/sluice/gateway/httpapi"
+	"github.com/sluice-serve/sluice/gateway/load"
 	"github.com/sluice-serve/sluice/gateway/logging"
 	"github.com/sluice-serve/sluice/gateway/memory"
 	"github.com/sluice-serve/sluice/gateway/pipeline"
@@ -50,6 +51,7 @@ type Gateway struct {
 
 	http    *httpapi.Server // nil: off
 	grpc    *grpcapi.Server // nil: off
+	load    load.Answers
 	metrics net.Listener    // nil: off
 }
 
@@ -103,6 +105,9 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	g.pipeline.Trace(g.tracer)
 	g.pipeline.Cache(g.cache)
 	g.bodies = &memory.Bodies{Arena: g.workers.Memory(), Limit: g.cfg.BodyLimit}
+	if err := g.openLoad(); err != nil {
+		return err
+	}
 	return g.listen(ctx)
 }
 
@@ -188,6 +193,7 @@ func (g *Gateway) serve(serving context.Context, running *sync.WaitGroup, failed
 	run("tracing", func() error { return g.tracer.Run(serving) })
 	running.Go(func() { g.watchWorkers(serving) })
 	running.Go(func() { g.models.Run(serving) })
+	running.Go(func() { g.runLoad(serving) })
 }
 
 // start loads all models and says how it went. It fails when a model did not load and

@@ -51,7 +51,7 @@ func (g *Gateway) listen(ctx context.Context) (err error) {
 func (g *Gateway) newHTTP(ctx context.Context) (*httpapi.Server, error) {
 	c := &g.cfg.HTTP
 	api, err := httpapi.NewAPI(httpapi.APIConfig{Limits: httpapi.Limits{MaxJSON: c.MaxInputSize}, HeaderForward: c.Forward},
-		httpapi.APIDeps{Pipeline: g.pipeline, Control: g.control, Bodies: g.bodies, Failed: g.logFailure,
+		httpapi.APIDeps{Load: g.load.Header, Pipeline: g.pipeline, Control: g.control, Bodies: g.bodies, Failed: g.logFailure,
 			Answered: g.stats.Front("http", statuses()).Answered})
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
 		names[int(code)] = code.String()
 	}
 	answers := g.stats.Front("grpc", names)
-	return grpcapi.NewServer(ctx, conf, grpcapi.Deps{Pipeline: g.pipeline, Control: g.control, Bodies: g.bodies,
+	return grpcapi.NewServer(ctx, conf, grpcapi.Deps{Load: &g.load, Pipeline: g.pipeline, Control: g.control, Bodies: g.bodies,
 		Failed: g.logFailure, Answered: func(code codes.Code) { answers.Answered(int(code)) }})
 }
 

@@ -181,6 +181,7 @@ func (s *Service) carry(ctx context.Context, c *Call, receive func() error) erro
 		c.sendErr = s.send(c, r)
 		return c.sendErr
 	})
+	s.loadTrailer(ctx)
 	if c.envelope.Timings {
 		timingTrailer(ctx, c)
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	orcasvcv3 "github.com/cncf/xds/go/xds/service/orca/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -78,6 +79,7 @@ type Deps struct {
 	Failed func(ctx context.Context, method string, req *infer.Request, err error)
 	// Answered is told the code of every unary call that ends; nil: nobody counts.
 	Answered func(code codes.Code)
+	Load     Load // nil: nothing is said of the load
 }
 
 // Service is the v2 protocol over gRPC, whatever carries it. Make it with NewService.
@@ -90,6 +92,7 @@ type Service struct {
 	bodies   Bodies
 	failure  func(context.Context, string, *infer.Request, error)
 	answered func(codes.Code)
+	load     Load // nil: none
 
 	forward  *regexp.Regexp // headers that become parameters; nil: none
 	standard bool
@@ -118,7 +121,7 @@ type ServiceConfig struct {
 
 // NewService makes a Service. It fails on a pattern that is no regular expression.
 func NewService(cfg ServiceConfig, deps Deps) (*Service, error) {
-	s := &Service{pipeline: deps.Pipeline, control: deps.Control, bodies: deps.Bodies, failure: deps.Failed, answered: deps.Answered,
+	s := &Service{pipeline: deps.Pipeline, control: deps.Control, bodies: deps.Bodies, failure: deps.Failed, answered: deps.Answered, load: deps.Load,
 		standard: cfg.StandardCodec, compress: cfg.CompressResponses, stop: make(chan struct{})}
 	if cfg.Forward != "" {
 		re, err := regexp.Compile("(?i)" + cfg.Forward)
@@ -145,6 +148,9 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	r.RegisterService(&desc, s)
 	r.RegisterService(&healthgrpc.Health_ServiceDesc, s)
 	r.RegisterService(&admin.Admin_ServiceDesc, adminService{s: s})
+	if s.load != nil {
+		r.RegisterService(&orcasvcv3.OpenRcaService_ServiceDesc, orcaService{s: s})
+	}
 }
 
 // Stop makes the service refuse new calls with the original's text and end what

@@ -110,6 +110,7 @@ type APIDeps struct {
 	Failed func(ctx context.Context, path string, req *infer.Request, err error)
 	// Answered is told the status of every answer.
 	Answered func(status int)
+	Load     LoadFunc // nil: answers say nothing of the load
 }
 
 // API speaks the protocol.
@@ -121,6 +122,7 @@ type API struct {
 	bodies   Bodies
 	failure  func(ctx context.Context, path string, req *infer.Request, err error)
 	answered func(status int)
+	load     LoadFunc // nil: none
 
 	exchanges sync.Pool // of *exchange
 	deflaters deflaters
@@ -129,7 +131,7 @@ type API struct {
 // NewAPI makes an API. Its error is a HeaderForward that is no regular expression.
 func NewAPI(c APIConfig, d APIDeps) (*API, error) {
 	a := &API{limits: c.withDefaults(), pipeline: d.Pipeline, control: d.Control, bodies: d.Bodies,
-		failure: d.Failed, answered: d.Answered}
+		failure: d.Failed, answered: d.Answered, load: d.Load}
 	if a.failure == nil {
 		a.failure = func(context.Context, string, *infer.Request, error) {}
 	}

@@ -104,6 +104,7 @@ func (a *API) serveInfer(ctx context.Context, call *Call, rt route, reply *Reply
 // ended tells the pipeline that an inference has its answer.
 func (a *API) ended(x *exchange, call *Call) {
 	end := &x.m.end
+	a.reportLoad(x, call)
 	if x.m.env.Timings {
 		x.reply.Set(timing.Header, string(timing.Append(nil, &x.m.env, &x.m.req)))
 	}
