@@ -54,7 +54,6 @@ type Trace struct {
 
 	// What spans tell besides.
 	Span    SpanID        // of the request at its model
-	Cache   CacheStatus   // how the response cache took part
 	Err     error         // why it failed; nil: it did not
 	Batches []*TraceBatch // executions that it was in, in order
 

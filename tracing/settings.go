@@ -2,7 +2,9 @@ package tracing
 
 import (
 	"errors"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,12 +18,15 @@ type Settings struct {
 	Count        int32            // traces still to take; -1: no bound
 	LogFrequency uint32           // traces in one file; 0: all in one
 	File         string           // "": none, and then nothing is traced
+	// Export makes the mode opentelemetry: LogFrequency and File are not used. It is the
+	// same for all models and never changes; nil: the mode is triton.
+	Export *Export
 }
 
 // DefaultSettings are those of a server without --trace-… flags.
 func DefaultSettings() Settings { return Settings{Rate: 1000, Count: -1} }
 
-// Mode is the one mode of tracing that is there.
+// Mode is the mode whose traces are files.
 const Mode = "triton"
 
 // The names of the settings.
@@ -31,24 +36,40 @@ const (
 	nameRate      = "trace_rate"
 	nameCount     = "trace_count"
 	nameFrequency = "log_frequency"
+	nameMode      = "trace_mode"
 )
 
 // Names are the settings in the order in which the original answers them.
 func Names() []string {
-	return []string{nameLevel, nameRate, nameCount, nameFrequency, nameFile, "trace_mode"}
+	return []string{nameLevel, nameRate, nameCount, nameFrequency, nameFile, nameMode}
+}
+
+// ShownNames are the settings that an answer has, in the order in which the original
+// answers those of mode triton. Those of mode opentelemetry it has in no order.
+func ShownNames[V any](mode string, settings map[string]V) []string {
+	if mode != ModeOpenTelemetry {
+		return Names()
+	}
+	names := []string{nameLevel, nameRate, nameCount, nameMode}
+	rest := slices.Sorted(maps.Keys(settings))
+	return append(names, slices.DeleteFunc(rest, func(n string) bool { return slices.Contains(names[:4:4], n) })...)
 }
 
 // Values are the settings as the protocol shows them: strings, and a list of them for
 // the level.
 func (s *Settings) Values() map[string][]string {
-	return map[string][]string{
+	v := map[string][]string{
 		nameLevel:     LevelNames(s.Level),
 		nameRate:      {strconv.FormatUint(uint64(s.Rate), 10)},
 		nameCount:     {strconv.FormatInt(int64(s.Count), 10)},
 		nameFrequency: {strconv.FormatUint(uint64(s.LogFrequency), 10)},
 		nameFile:      {s.File},
-		"trace_mode":  {Mode},
+		nameMode:      {Mode},
 	}
+	if s.Export != nil {
+		s.Export.values(v)
+	}
+	return v
 }
 
 // LevelNames are a level's names in the protocol; OFF for none.
@@ -71,6 +92,8 @@ func (s *Settings) fault() string {
 	switch {
 	case s.Level == 0:
 		return "tracing is disabled"
+	case s.Export != nil: // callers may have sampled
+		return ""
 	case s.Rate == 0:
 		return "sample rate must be non-zero"
 	case s.File == "":
@@ -80,7 +103,7 @@ func (s *Settings) fault() string {
 }
 
 // samples says that requests may be sampled.
-func (s *Settings) samples() bool { return s.fault() == "" && s.Count != 0 }
+func (s *Settings) samples() bool { return s.fault() == "" && (s.Count != 0 || s.Export != nil) }
 
 // field is a bit for each setting that a model, or the API, can set.
 type field uint8

@@ -21,6 +21,8 @@ type Deps struct {
 	Log *slog.Logger
 	// Dropped is told how many traces were lost; nil: nobody counts.
 	Dropped func(n int)
+	// Spans takes sampled calls in mode opentelemetry; nil: the mode is triton.
+	Spans Spans
 }
 
 // Tracer is the trace extension of one gateway. Make it with New; Run writes.
@@ -53,11 +55,11 @@ func (v *view) of(model string) *epoch {
 }
 
 func (v *view) samples() bool {
-	if v.global.live && v.global.current().Count != 0 {
+	if v.global.samples() {
 		return true
 	}
 	for _, e := range v.models {
-		if e.live && e.current().Count != 0 {
+		if e.samples() {
 			return true
 		}
 	}
@@ -79,6 +81,11 @@ type epoch struct {
 
 func newEpoch(s Settings, own field) *epoch {
 	return &epoch{settings: s, own: own, live: s.samples(), sampler: sampler{rate: s.Rate, left: s.Count}}
+}
+
+// samples says that requests may be sampled, whoever decides.
+func (e *epoch) samples() bool {
+	return e.live && (e.settings.Export != nil || e.current().Count != 0)
 }
 
 // current are the settings with what is left of the count.

@@ -74,6 +74,10 @@ func (p *Pipeline) Stop() { p.stopping.Store(true) }
 // got to Open.
 func (p *Pipeline) Open(ctx context.Context, env *infer.Envelope) (context.Context, error) {
 	p.begin(env)
+	if p.tracer.On() {
+		p.tracer.Open(env)
+		defer p.tracer.Admitted(env)
+	}
 	if p.guard != nil {
 		if err := p.guard.Open(ctx, env); err != nil {
 			return nil, err
@@ -111,6 +115,9 @@ func (p *Pipeline) Close(env *infer.Envelope, end *infer.End) {
 	if p.ended != nil {
 		p.ended(env, end)
 	}
+	if env.Trace != nil {
+		p.tracer.Close(env, end)
+	}
 }
 
 // Infer carries one decoded request to its responses. The order of the steps is this
@@ -127,7 +134,7 @@ func (p *Pipeline) Infer(ctx context.Context, req *infer.Request, send infer.Sen
 	m, err := p.models.Acquire(ctx, req.Model, req.Version)
 	if err != nil {
 		if req.Trace != nil {
-			untraced(req)
+			untraced(req, err)
 		}
 		return err
 	}
@@ -140,7 +147,7 @@ func (p *Pipeline) Infer(ctx context.Context, req *infer.Request, send infer.Sen
 	req.Times.RequestEnd = infer.Now()
 	m.Done(req, err)
 	if req.Trace != nil {
-		untraced(req)
+		untraced(req, err)
 	}
 	return err
 }
@@ -160,8 +167,8 @@ func (p *Pipeline) Refused(ctx context.Context, req *infer.Request, err error) {
 	defer m.Release()
 	if p.tracer.On() {
 		// it never gets to its model: the trace has what the front end marks
-		if req.Trace = p.tracer.Sample(req.Model, req.ID); req.Trace != nil {
-			defer untraced(req)
+		if req.Trace = p.tracer.Begin(req); req.Trace != nil {
+			defer untraced(req, err)
 		}
 	}
 	req.Times.RequestEnd = infer.Now()

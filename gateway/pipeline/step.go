@@ -19,7 +19,7 @@ func (p *Pipeline) Step(ctx context.Context, m Model, req *infer.Request, send i
 	req.Times.RequestEnd = infer.Now()
 	m.Done(req, err)
 	if req.Trace != nil {
-		untraced(req)
+		untraced(req, err)
 	}
 	return err
 }

@@ -16,7 +16,7 @@ type versioned interface{ VersionText() string }
 // is a step of another request.
 func (p *Pipeline) traced(m Model, req *infer.Request) {
 	if req.Trace == nil {
-		req.Trace = p.tracer.Sample(req.Model, req.ID)
+		req.Trace = p.tracer.Begin(req)
 	}
 	t := req.Trace
 	if t == nil {
@@ -38,8 +38,8 @@ func responded(t *infer.Trace, resp *infer.Response, at int64) {
 }
 
 // untraced ends the trace of a request, unless its front end has more to say.
-func untraced(req *infer.Request) {
-	req.Trace.Times = req.Times
+func untraced(req *infer.Request, err error) {
+	req.Trace.Times, req.Trace.Err = req.Times, err
 	if !req.TraceSend {
 		req.Trace.End()
 	}
