@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -31,7 +32,9 @@ type handover struct{ worker *Worker }
 func (h handover) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := h.receive(raw)
 	if err != nil {
-		h.worker.log.Warn("a connection is refused: who made it did not share memory", "error", err)
+		if !errors.Is(err, io.EOF) { // a probe says nothing
+			h.worker.log.Warn("a connection is refused: who made it did not share memory", "error", err)
+		}
 		return nil, nil, errors.Join(err, raw.Close())
 	}
 	return conn, info, nil
@@ -122,4 +125,22 @@ func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
+}
+
+// probeTime bounds Probe.
+const probeTime = 2 * time.Second
+
+// Probe returns nil when somebody listens at an address of Config.Listen. It is for
+// health checks in images without a shell.
+func Probe(ctx context.Context, address string) error {
+	network, at := "tcp", address
+	if path, ok := SocketPath(address); ok {
+		network, at = "unix", path
+	}
+	d := net.Dialer{Timeout: probeTime}
+	conn, err := d.DialContext(ctx, network, at)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
 }

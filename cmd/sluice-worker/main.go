@@ -33,6 +33,7 @@ type options struct {
 	inherited   bool
 	device      string
 	onnxruntime string
+	probe       string
 	verbose     bool
 	version     bool
 }
@@ -50,6 +51,7 @@ func parse(args []string) (options, error) {
 	f.DurationVar(&o.config.ExitTimeout, "exit-timeout", 0, "longest wait for batches in flight when stopping (default 30s)")
 	f.StringVar(&o.onnxruntime, "onnxruntime", os.Getenv("SLUICE_ONNXRUNTIME"),
 		"shared library of ONNX Runtime (environment: SLUICE_ONNXRUNTIME; default: lib/libonnxruntime.so.* beside this program)")
+	f.StringVar(&o.probe, "probe", "", "say by the exit status whether a worker listens at this address, and do nothing else")
 	f.BoolVar(&o.verbose, "log-verbose", false, "log what is of interest for debugging only")
 	f.BoolVar(&o.version, "version", false, "print the version")
 	if err := f.Parse(args); err != nil {
@@ -66,7 +68,7 @@ func parse(args []string) (options, error) {
 	switch {
 	case f.NArg() > 0:
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
-	case !o.version && o.inherited == (o.config.Listen != ""):
+	case !o.version && o.probe == "" && o.inherited == (o.config.Listen != ""):
 		return o, errors.New("exactly one of --inherited and --listen is needed")
 	}
 	return o, nil
@@ -96,6 +98,8 @@ func main() {
 	case err == nil && o.version:
 		fmt.Println("sluice-worker", version)
 		return
+	case err == nil && o.probe != "":
+		err = workers.Probe(context.Background(), o.probe)
 	case err == nil:
 		err = run(o)
 	}
