@@ -1,0 +1,52 @@
+package accesslog
+
+import "github.com/sluice-serve/sluice/infer"
+
+// The outcomes of calls.
+const (
+	OK        = "ok"
+	Invalid   = "invalid"   // the request's own fault: malformed, no such model, not supported
+	Denied    = "denied"    // the caller may not
+	Refused   = "refused"   // by a limit, or by the state of the server or the model
+	Cancelled = "cancelled" // the caller left, or its deadline passed
+	Failed    = "failed"    // a fault of the server, a worker or a model
+)
+
+// Outcomes are all of them.
+func Outcomes() []string { return []string{OK, Invalid, Denied, Refused, Cancelled, Failed} }
+
+// Outcome sorts how a call ended.
+func Outcome(env *infer.Envelope, end *infer.End) string {
+	if end.Err == nil {
+		return ofStatus(env.Protocol, end.Status)
+	}
+	reason := infer.ReasonOf(end.Err)
+	switch infer.CodeOf(end.Err) {
+	case infer.Unauthenticated, infer.PermissionDenied:
+		return Denied
+	case infer.Cancelled:
+		return Cancelled
+	case infer.ResourceExhausted:
+		return Refused
+	case infer.Unavailable:
+		if reason == infer.ReasonWorkerLost {
+			return Failed
+		}
+		return Refused
+	case infer.Internal:
+		return Failed
+	}
+	return Invalid
+}
+
+// ofStatus is for answers that are no error of ours: a health check that says no, a path
+// that is none, and what broke before an error was made of it.
+func ofStatus(protocol string, status int) string {
+	switch {
+	case protocol == "grpc" && status == 0, protocol == "http" && status >= 200 && status < 400:
+		return OK
+	case protocol == "http" && status >= 400 && status < 500:
+		return Invalid
+	}
+	return Failed
+}
