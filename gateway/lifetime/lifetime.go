@@ -3,7 +3,7 @@
 // needs. It ends when its owner says so or its time is up.
 //
 // A Context is embedded in the transport's record of a call. It has no goroutine of its
-// own; functions that wait for its end get one each.
+// own; functions that wait for its end get one each, and a Watcher needs none.
 package lifetime
 
 import (
@@ -19,6 +19,7 @@ type Context struct {
 	done     chan struct{} // made when asked for
 	err      error
 	after    map[*function]struct{}
+	watcher  Watcher // nil: none
 	timer    *time.Timer
 	deadline time.Time
 }
@@ -26,6 +27,13 @@ type Context struct {
 var _ context.Context = (*Context)(nil)
 
 type function struct{ f func() }
+
+// Watcher hears of a context's end.
+type Watcher interface {
+	// Ended is called once, by the goroutine that ends the context and without a lock. It
+	// must not block.
+	Ended()
+}
 
 // SetTimeout gives the context a deadline. It is called once, before the context is
 // given away.
@@ -88,6 +96,30 @@ func (c *Context) AfterFunc(f func()) (stop func() bool) {
 	}
 }
 
+// Watch makes w hear of the end, in place of a watcher that there was. False: the
+// context has ended, and w hears nothing.
+func (c *Context) Watch(w Watcher) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return false
+	}
+	c.watcher = w
+	return true
+}
+
+// Unwatch takes w back. False: it does not watch, or has heard or is about to hear of
+// the end.
+func (c *Context) Unwatch(w Watcher) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.watcher != w {
+		return false
+	}
+	c.watcher = nil
+	return true
+}
+
 // End ends the context with Canceled or DeadlineExceeded; the first one counts.
 func (c *Context) End(err error) {
 	c.mu.Lock()
@@ -99,12 +131,15 @@ func (c *Context) End(err error) {
 	if c.done != nil {
 		close(c.done)
 	}
-	after := c.after
-	c.after = nil
+	after, watcher := c.after, c.watcher
+	c.after, c.watcher = nil, nil
 	if c.timer != nil {
 		c.timer.Stop()
 	}
 	c.mu.Unlock()
+	if watcher != nil {
+		watcher.Ended()
+	}
 	for a := range after {
 		go a.f()
 	}

@@ -31,6 +31,14 @@ type Scheduler interface {
 	Drain(ctx context.Context) error
 }
 
+// Starter is a Scheduler for whose answers nobody needs to wait.
+type Starter interface {
+	// Start queues req as Do does and returns; to has the answers, and Done what Do would
+	// return, maybe before Start returns. When ctx ends, the request is taken out as there.
+	// False: nothing has happened, and nobody but Do may serve this request.
+	Start(ctx context.Context, req *infer.Request, to infer.Sink) bool
+}
+
 // Memory is where batches are laid out; shm.Arena fits.
 type Memory interface {
 	// Alloc takes n bytes, aligned to 64. shm.ErrFull's Reason is memory_full.

@@ -86,6 +86,15 @@ func (d *Driver) leave(it *item) {
 
 // answer sends one part. final says that no other follows.
 func (d *Driver) answer(it *item, p *part, send infer.SendFunc) (final bool, err error) {
+	resp, err := d.reply(it, p)
+	if err != nil {
+		return p.final, err
+	}
+	return p.final, send(resp)
+}
+
+// reply makes the response of a part, which has the part's reference to memory.
+func (d *Driver) reply(it *item, p *part) (*infer.Response, error) {
 	if p.batch != nil {
 		t := &it.req.Times
 		t.ComputeStart, t.ComputeInputEnd = p.times.start, p.times.inputEnd
@@ -94,16 +103,16 @@ func (d *Driver) answer(it *item, p *part, send infer.SendFunc) (final bool, err
 	}
 	if p.err != nil {
 		p.mem.Release()
-		return p.final, p.err
+		return nil, p.err
 	}
 	resp, err := d.response(it, p)
 	if err != nil {
 		p.mem.Release()
-		return p.final, err
+		return nil, err
 	}
 	resp.ID, resp.Model, resp.Version = it.req.ID, d.cfg.Model.Name, d.version
 	resp.Final, resp.Memory = p.final, p.mem
-	return p.final, send(resp)
+	return resp, nil
 }
 
 // cutResponse is a response with room for its outputs.

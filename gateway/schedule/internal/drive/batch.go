@@ -274,6 +274,7 @@ func (b *batch) retryLocked(it *item) bool {
 
 // hand gives each request its part of a result, and drops the result's own reference.
 func (b *batch) hand(res *infer.Result, t times) {
+	var fs infer.Flushers
 	switch {
 	case res.Err != nil:
 	case res.Responses != nil:
@@ -290,17 +291,25 @@ func (b *batch) hand(res *infer.Result, t times) {
 				res.Memory.Retain()
 				p.mem = res.Memory
 			}
-			b.items[r.Index].push(p, !b.d.cfg.Preserve)
+			b.push(b.items[r.Index], p, &fs)
 		}
 	case res.Outputs != nil:
 		first := 0
 		for i, it := range b.items {
 			res.Memory.Retain()
-			it.push(part{result: res, mem: res.Memory, final: !res.More, first: first, index: i, batch: b, times: t}, !b.d.cfg.Preserve)
+			b.push(it, part{result: res, mem: res.Memory, final: !res.More, first: first, index: i, batch: b, times: t}, &fs)
 			first += it.Rows
 		}
 	}
 	res.Memory.Release()
+	fs.Flush()
+}
+
+// push hands a part over. What a started item's sink wants flushed is added to fs.
+func (b *batch) push(it *item, p part, fs *infer.Flushers) {
+	if it.push(p, !b.d.cfg.Preserve) && it.to != nil {
+		fs.Add(b.d.deliver(it))
+	}
 }
 
 // isFinal says that no answer to the request follows. Only decoupled models may leave
@@ -317,14 +326,16 @@ func (b *batch) isFinal(res *infer.Result, r *infer.RequestResult) bool {
 // read here.
 func (b *batch) settle(res *infer.Result, t times, again []bool) {
 	d := b.d
+	var fs infer.Flushers
 	for i, it := range b.items {
 		b.mems[i].Release()
 		if again == nil || !again[i] {
 			if _, done := it.state(); !done {
-				it.push(part{err: b.endError(res, it), final: true, batch: b, times: t}, !d.cfg.Preserve)
+				b.push(it, part{err: b.endError(res, it), final: true, batch: b, times: t}, &fs)
 			}
 		}
 	}
+	fs.Flush()
 	d.advance()
 	d.settling.Add(-1)
 	if d.stopping.Load() {

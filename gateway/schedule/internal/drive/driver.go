@@ -107,6 +107,7 @@ type Driver struct {
 	armed    int64 // when timer fires; 0: not set
 	isIdle   bool
 	scratch  []*queue.Entry
+	late     []*item // started, and failed while the lock was held; a reference each
 }
 
 var _ schedule.Scheduler = (*Driver)(nil)
@@ -128,7 +129,7 @@ func New(cfg Config, deps schedule.Deps) (*Driver, error) {
 		d.layout.memory = nil // the stage lays batches out
 	}
 	d.items.New = func() any {
-		it := &item{wake: make(chan struct{}, 1)}
+		it := &item{d: d, wake: make(chan struct{}, 1)}
 		it.Owner = it
 		return it
 	}
@@ -288,18 +289,37 @@ func (d *Driver) fire() {
 	posts := d.nextLocked(now)
 	d.idleLocked()
 	delta := d.core.Pending() - before
+	late := d.lateLocked()
 	d.mu.Unlock()
 	d.post(posts)
 	d.queued(delta)
+	d.tell(late)
 }
 
 // failLocked answers an item that is neither waiting any more nor in a batch.
 func (d *Driver) failLocked(it *item, err error) {
 	d.layout.release(it)
-	it.push(part{err: err, final: true}, !d.cfg.Preserve)
+	d.pushLocked(it, part{err: err, final: true}, !d.cfg.Preserve)
 	if d.cfg.Preserve {
 		d.order.advance()
 	}
+}
+
+// pushLocked hands a part over; a started item is told of it once the lock is free.
+func (d *Driver) pushLocked(it *item, p part, wake bool) bool {
+	started := it.to != nil // one that is not may be another's once it has its part
+	ok := it.push(p, wake)
+	if ok && started {
+		it.refs.Add(1)
+		d.late = append(d.late, it)
+	}
+	return ok
+}
+
+func (d *Driver) lateLocked() []*item {
+	late := d.late
+	d.late = nil
+	return late
 }
 
 // InstanceDown is Scheduler.InstanceDown.
@@ -392,7 +412,7 @@ func (d *Driver) abort() int {
 			if _, done := it.state(); done || it.left {
 				continue
 			}
-			if it.push(part{err: d.stoppingError(it.req), final: true}, true) {
+			if d.pushLocked(it, part{err: d.stoppingError(it.req), final: true}, true) {
 				failed++
 				it.left = true
 				b.leavers.Add(1)
@@ -403,8 +423,10 @@ func (d *Driver) abort() int {
 		}
 	}
 	d.idleLocked()
+	late := d.lateLocked()
 	d.mu.Unlock()
 	d.queued(-before)
+	d.tell(late)
 	for _, b := range cancels {
 		d.cancelLeavers(b)
 	}

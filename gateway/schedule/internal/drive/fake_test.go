@@ -195,7 +195,7 @@ func start(ctx context.Context, s schedule.Scheduler, req *infer.Request) *calle
 	c := &caller{req: req, done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
-		c.err = s.Do(ctx, req, func(r *infer.Response) error {
+		c.err = do(ctx, nil, s, req, func(r *infer.Response) error {
 			c.n++
 			defer r.Memory.Release()
 			return checkEcho(req, r)

@@ -1,6 +1,7 @@
 package drive
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 
@@ -8,13 +9,18 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// item is one request under way. The caller of Do holds one reference, a batch that it
-// is in another; the last one gives it back to the pool.
+// item is one request under way. The caller of Do, or of Start until Done, holds one
+// reference, a batch that it is in another; the last one gives it back to the pool.
 type item struct {
 	queue.Entry
+	d    *Driver
 	req  *infer.Request
 	wake chan struct{} // one token: parts came
 	refs atomic.Int32
+
+	// Of Start; to is nil where a goroutine waits.
+	to  infer.Sink
+	ctx context.Context // whose end takes the item out; it is the call's, which outlives the item
 
 	// Where the inputs lie; set by prepare and place, read until the last release.
 	inputs  []placed
@@ -35,6 +41,13 @@ type item struct {
 	sent  bool   // a part was handed over
 	done  bool   // the final part was
 	gone  bool   // the caller left: parts are dropped
+
+	// Of Start.
+	busy    bool        // somebody calls the sink
+	over    bool        // its Done is called
+	quit    bool        // the caller left while it was busy
+	watched watchable   // has the item as its watcher
+	stop    func() bool // takes it out of any other context
 }
 
 // part is one answer on its way to its caller.
@@ -64,6 +77,7 @@ func (it *item) reset(req *infer.Request) {
 	it.slot, it.private, it.rowSize = nil, nil, 0
 	it.batch, it.left, it.ordered = nil, false, false
 	it.sent, it.done, it.gone = false, false, false
+	it.busy, it.over, it.quit = false, false, false
 }
 
 func (d *Driver) recycle(it *item) {
@@ -74,7 +88,7 @@ func (d *Driver) recycle(it *item) {
 	case <-it.wake:
 	default:
 	}
-	it.req = nil
+	it.req, it.to, it.ctx, it.watched, it.stop = nil, nil, nil, nil, nil
 	clear(it.inputs)
 	it.inputs = it.inputs[:0]
 	clear(it.parts[:cap(it.parts)])
@@ -82,7 +96,7 @@ func (d *Driver) recycle(it *item) {
 	d.items.Put(it)
 }
 
-// push hands a part over. It takes p's reference to memory, and drops the part when
+// push hands a part over; a started item has it by deliver. It takes p's reference to memory, and drops the part when
 // the caller left or was answered already; it says whether the part arrived.
 func (it *item) push(p part, wake bool) bool {
 	it.mu.Lock()
@@ -93,6 +107,7 @@ func (it *item) push(p part, wake bool) bool {
 	}
 	it.parts = append(it.parts, p)
 	it.sent, it.done = true, p.final
+	wake = wake && it.to == nil
 	it.mu.Unlock()
 	if wake {
 		it.signal()

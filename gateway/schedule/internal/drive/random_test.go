@@ -178,7 +178,7 @@ func oneRandom(t *testing.T, s schedule.Scheduler, id int, faults bool) bool {
 		defer stop.Stop()
 	}
 	n := 0
-	err := s.Do(ctx, req, func(r *infer.Response) error {
+	err := do(ctx, t, s, req, func(r *infer.Response) error {
 		n++
 		defer r.Memory.Release()
 		return checkEcho(req, r)

@@ -1,0 +1,189 @@
+package drive
+
+import (
+	"context"
+
+	"github.com/sluice-serve/sluice/gateway/lifetime"
+	"github.com/sluice-serve/sluice/gateway/schedule"
+	"github.com/sluice-serve/sluice/infer"
+)
+
+var _ schedule.Starter = (*Driver)(nil)
+
+// watchable is a context that tells of its end without a goroutine.
+type watchable interface {
+	context.Context
+	Watch(w lifetime.Watcher) bool
+	Unwatch(w lifetime.Watcher) bool
+}
+
+// Start is schedule.Starter's. Answers that keep an order, come in any number or belong
+// to sequences need a goroutine that waits, so those schedulers say false.
+func (d *Driver) Start(ctx context.Context, req *infer.Request, to infer.Sink) bool {
+	if d.cfg.Preserve || d.cfg.Model.Decoupled || d.cfg.Stage != nil {
+		return false
+	}
+	if ctx.Err() != nil {
+		infer.Flush(to.Done(left(ctx, req)))
+		return true
+	}
+	it := d.items.Get().(*item)
+	it.reset(req)
+	if err := d.prepare(it); err != nil {
+		d.recycle(it)
+		infer.Flush(to.Done(err))
+		return true
+	}
+	it.to, it.ctx = to, ctx
+	it.refs.Add(1) // Start's own: the answer may come before enqueue returns
+	if err := d.enqueue(it); err != nil {
+		d.layout.freePrivate(it)
+		d.recycle(it)
+		d.recycle(it)
+		infer.Flush(to.Done(err))
+		return true
+	}
+	it.watch()
+	d.recycle(it)
+	return true
+}
+
+// watch lets the end of the caller's context take the item out. Whoever is told of the
+// end holds a reference.
+func (it *item) watch() {
+	w, ok := it.ctx.(watchable)
+	it.mu.Lock()
+	if it.over {
+		it.mu.Unlock()
+		return
+	}
+	it.refs.Add(1)
+	if ok {
+		it.watched = w
+		it.mu.Unlock()
+		if !w.Watch(it) {
+			it.Ended()
+		}
+		return
+	}
+	it.mu.Unlock()
+	stop := context.AfterFunc(it.ctx, it.Ended)
+	it.mu.Lock()
+	over := it.over
+	it.stop = stop
+	it.mu.Unlock()
+	if over && stop() {
+		it.d.recycle(it)
+	}
+}
+
+// unwatch ends it. It must be called once, after over was set.
+func (it *item) unwatch() {
+	it.mu.Lock()
+	w, stop := it.watched, it.stop
+	it.mu.Unlock()
+	if w != nil && w.Unwatch(it) || stop != nil && stop() {
+		it.d.recycle(it)
+	}
+}
+
+// Ended is lifetime.Watcher's: the caller has gone.
+func (it *item) Ended() {
+	d := it.d
+	defer d.recycle(it)
+	it.mu.Lock()
+	if it.busy || it.over {
+		it.quit = true
+		it.mu.Unlock()
+		return
+	}
+	it.over = true
+	it.mu.Unlock()
+	err, to := left(it.ctx, it.req), it.to
+	d.leave(it)
+	d.recycle(it)
+	infer.Flush(to.Done(err))
+}
+
+// claim takes the first part that nobody has sent yet, and the right to send it; again
+// says that the caller has that right. Where the caller has left meanwhile, his error is
+// the part.
+func (it *item) claim(again bool) (p part, ok bool) {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if it.over || it.busy && !again {
+		return p, false
+	}
+	if it.quit {
+		return part{err: left(it.ctx, it.req)}, true
+	}
+	if it.busy = len(it.parts) > 0; !it.busy {
+		return p, false
+	}
+	p = it.parts[0]
+	n := copy(it.parts, it.parts[1:])
+	it.parts[n] = part{}
+	it.parts = it.parts[:n]
+	return p, true
+}
+
+// deliver sends what was handed over to a sink, unless another goroutine is at it. It is
+// called without locks, by who holds a reference. What it returns is to be flushed.
+func (d *Driver) deliver(it *item) infer.Flusher {
+	p, ok := it.claim(false)
+	for ok {
+		resp, err := d.reply(it, &p)
+		if err == nil && it.to.Large(resp) {
+			it.refs.Add(1)
+			go d.deliverLarge(it, p.final, resp)
+			return nil
+		}
+		if f, over := d.send(it, p.final, resp, err); over {
+			return f
+		}
+		p, ok = it.claim(true)
+	}
+	return nil
+}
+
+// deliverLarge is deliver for an answer that takes long, on a goroutine of its own.
+func (d *Driver) deliverLarge(it *item, final bool, resp *infer.Response) {
+	defer d.recycle(it)
+	f, over := d.send(it, final, resp, nil)
+	for p, ok := it.claim(true); !over && ok; p, ok = it.claim(true) {
+		var err error
+		resp, err = d.reply(it, &p)
+		f, over = d.send(it, p.final, resp, err)
+	}
+	infer.Flush(f)
+}
+
+// send sends one response, or an error, and says that it was the last.
+func (d *Driver) send(it *item, final bool, resp *infer.Response, err error) (f infer.Flusher, over bool) {
+	if err == nil {
+		err = it.to.Send(resp)
+	}
+	if !final && err == nil {
+		return nil, false
+	}
+	it.mu.Lock()
+	it.over = true
+	it.mu.Unlock()
+	if !final {
+		d.leave(it)
+	}
+	it.unwatch()
+	to := it.to
+	d.recycle(it)
+	return to.Done(err), true
+}
+
+// tell delivers to items that were failed while the lock was held.
+func (d *Driver) tell(late []*item) {
+	var fs infer.Flushers
+	for _, it := range late {
+		fs.Add(d.deliver(it))
+		d.recycle(it)
+	}
+	fs.Flush()
+}
