@@ -66,6 +66,7 @@ type TraceCall struct {
 	State    string      // tracestate of the caller, not parsed; "": none
 	Baggage  string      // of the caller, not parsed; "": none, or nobody asks for it
 	Admitted int64       // Now when identity and limits had decided; 0: they had not
+	Refused  error       // what they decided; nil: the call went on
 
 	Envelope Envelope // without its Header
 	End      End      // without its Request

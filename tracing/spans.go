@@ -130,11 +130,10 @@ func (t *Tracer) Begin(req *infer.Request) *infer.Trace {
 	return env.Trace.Begin(req.Model, req.ID)
 }
 
-// Admitted takes down that identity and limits have decided on a call.
-func (t *Tracer) Admitted(env *infer.Envelope) {
-	if env.Trace != nil {
-		env.Trace.Call.Admitted = infer.Now()
-	}
+// Admitted takes down that identity and limits have decided on a sampled call; err is
+// their refusal.
+func (t *Tracer) Admitted(env *infer.Envelope, err error) {
+	env.Trace.Call.Admitted, env.Trace.Call.Refused = infer.Now(), err
 }
 
 // Close ends the record of a call. What end holds is valid until it returns.

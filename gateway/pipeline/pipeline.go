@@ -76,8 +76,16 @@ func (p *Pipeline) Open(ctx context.Context, env *infer.Envelope) (context.Conte
 	p.begin(env)
 	if p.tracer.On() {
 		p.tracer.Open(env)
-		defer p.tracer.Admitted(env)
 	}
+	inner, err := p.admit(ctx, env)
+	if env.Trace != nil {
+		p.tracer.Admitted(env, err)
+	}
+	return inner, err
+}
+
+// admit is what Open asks.
+func (p *Pipeline) admit(ctx context.Context, env *infer.Envelope) (context.Context, error) {
 	if p.guard != nil {
 		if err := p.guard.Open(ctx, env); err != nil {
 			return nil, err
