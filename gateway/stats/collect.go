@@ -67,9 +67,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	w.counter("sluice_traces_dropped_total", "Traces that were sampled and lost before they were written.", float64(r.traces.Load()))
 	w.gauge("nv_pinned_memory_pool_total_bytes", "Bytes of pinned host memory; the gateway pins none.", 0)
 	w.gauge("nv_pinned_memory_pool_used_bytes", "Bytes of pinned host memory in use.", 0)
-	if r.cfg.Version != "" {
-		w.gauge("sluice_build_info", "The gateway's version.", 1, "version", r.cfg.Version)
-	}
+	r.collectServer(w)
 	if r.cpu != nil {
 		r.cpu.collect(w)
 	}

@@ -83,6 +83,7 @@ type Model struct {
 	summaries                                               [numPhases]prometheus.Summary // nil when off
 	descs                                                   modelDescs
 	cacheDescs                                              cacheDescs
+	exemplars                                               exemplars
 	hitSummary, missSummary                                 prometheus.Summary // nil when off
 
 	mu      sync.Mutex
@@ -124,9 +125,10 @@ func newModel(r *Registry, key, name string, version int64, tags map[string]stri
 	return m
 }
 
-func durationBuckets() []float64 {
-	return []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
-}
+// durations are the upper bounds of the classic buckets, in seconds.
+var durations = [...]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+
+func durationBuckets() []float64 { return durations[:] }
 
 func newHistogram(name, help string, labels prometheus.Labels, buckets []float64) prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, ConstLabels: labels, Buckets: buckets,
@@ -148,7 +150,8 @@ func (m *Model) Done(req *infer.Request, err error) {
 	}
 	m.success.Add(1)
 	m.spend(phaseRequest, took)
-	m.requestSeconds.Observe(seconds(took))
+	trace := m.exemplars.of(req, seconds(took), end)
+	observe(m.requestSeconds, seconds(took), trace)
 	switch {
 	case t.CacheHit:
 		m.hits.Add(1)
@@ -170,8 +173,8 @@ func (m *Model) Done(req *infer.Request, err error) {
 	m.spend(phaseInput, span(t.ComputeStart, t.ComputeInputEnd))
 	m.spend(phaseInfer, span(t.ComputeInputEnd, t.ComputeOutputStart))
 	m.spend(phaseOutput, span(t.ComputeOutputStart, t.ComputeEnd))
-	m.queueSeconds.Observe(seconds(queue))
-	m.computeSeconds.Observe(seconds(compute))
+	observe(m.queueSeconds, seconds(queue), trace)
+	observe(m.computeSeconds, seconds(compute), trace)
 }
 
 func (m *Model) spend(p phase, ns uint64) {

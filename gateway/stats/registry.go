@@ -15,7 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/sluice-serve/sluice/cache"
 )
@@ -52,6 +51,9 @@ type Registry struct {
 	models  map[string]*Model
 	workers map[string]*Worker
 	fronts  map[string]*Front
+	reloads map[string]*Reload
+	calls   *Calls // nil: none
+	sources []Source
 }
 
 // New makes an empty registry. Nothing of it is shared with other registries.
@@ -66,6 +68,7 @@ func New(cfg Config) *Registry {
 		models:  map[string]*Model{},
 		workers: map[string]*Worker{},
 		fronts:  map[string]*Front{},
+		reloads: map[string]*Reload{},
 	}
 	if cfg.CPU {
 		r.cpu = newCPUReader("/proc")
@@ -144,7 +147,7 @@ func (r *Registry) TracesDropped(n int) { r.traces.Add(uint64(n)) }
 // Handler serves /metrics as Prometheus text, OpenMetrics or protobuf, as the client
 // accepts; every other path is 404.
 func (r *Registry) Handler() http.Handler {
-	metrics := promhttp.HandlerFor(r.gather, promhttp.HandlerOpts{EnableOpenMetrics: true, MaxRequestsInFlight: 8})
+	metrics := scrapes(r.gather)
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		switch {
 		case req.URL.Path != "/metrics":
