@@ -45,6 +45,12 @@ type Level interface {
 	Close(ctx context.Context) error
 }
 
+// Quick is a Level that may never wait.
+type Quick interface {
+	// Quick says that Lookup never waits: it may be called by who must not block.
+	Quick() bool
+}
+
 // Selector says which entries; an empty field selects all. The zero Selector is
 // everything.
 type Selector struct {

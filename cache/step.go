@@ -22,13 +22,38 @@ type Runner interface {
 // Step is the response cache as a step of a request's way.
 type Step struct {
 	level   Level
+	quick   bool // level never waits
 	keys    *Keys
 	flights flights
 	purges  atomic.Uint64
 }
 
 // NewStep makes the step over a level, which it closes with Close.
-func NewStep(level Level) *Step { return &Step{level: level, keys: NewKeys()} }
+func NewStep(level Level) *Step { return &Step{level: level, quick: isQuick(level), keys: NewKeys()} }
+
+// isQuick says that a level's Lookup never waits.
+func isQuick(l Level) bool {
+	q, ok := l.(Quick)
+	return ok && q.Quick()
+}
+
+// Start is Do without waiting where it can: with a nil rest the request has been served
+// out of the cache, or refused. Else rest serves it and may wait; it must be called once,
+// and its result is Do's.
+func (s *Step) Start(ctx context.Context, sub *Subject, r Runner, req *infer.Request, send infer.SendFunc) (rest func() error, err error) {
+	if !s.quick || sub.Ordered || !cacheable(req) {
+		return func() error { return s.Do(ctx, sub, r, req, send) }, nil
+	}
+	q, e := s.lookup(ctx, sub, req)
+	if e == nil {
+		return func() error {
+			defer q.Done()
+			return s.together(ctx, r, q, send)
+		}, nil
+	}
+	defer q.Done()
+	return nil, s.hit(ctx, e, r, q, send, infer.CacheHit)
+}
 
 // Do serves a validated request: from the cache, with the answer of an identical request
 // that is being executed, or by r. Only a success that is whole is kept. Errors are those
@@ -40,15 +65,8 @@ func (s *Step) Do(ctx context.Context, sub *Subject, r Runner, req *infer.Reques
 			return send(resp)
 		})
 	}
-	start := infer.Now()
-	req.Times.QueueStart = start // as in the original, where the lookup stands at the queue
-	epoch := s.purges.Load()
-	q := s.keys.Query(sub, req)
+	q, e := s.lookup(ctx, sub, req)
 	defer q.Done()
-	q.epoch = epoch
-	e := s.level.Lookup(ctx, q)
-	now := infer.Now()
-	req.Times.CacheLookup = max(1, now-start)
 	if e != nil {
 		return s.hit(ctx, e, r, q, send, infer.CacheHit)
 	}
@@ -56,6 +74,19 @@ func (s *Step) Do(ctx context.Context, sub *Subject, r Runner, req *infer.Reques
 		return s.lead(ctx, r, q, send, nil)
 	}
 	return s.together(ctx, r, q, send)
+}
+
+// lookup looks for the entry of a request; nil: there is none. The caller gives the
+// query back.
+func (s *Step) lookup(ctx context.Context, sub *Subject, req *infer.Request) (*Query, *Entry) {
+	start := infer.Now()
+	req.Times.QueueStart = start // as in the original, where the lookup stands at the queue
+	epoch := s.purges.Load()
+	q := s.keys.Query(sub, req)
+	q.epoch = epoch
+	e := s.level.Lookup(ctx, q)
+	req.Times.CacheLookup = max(1, infer.Now()-start)
+	return q, e
 }
 
 // cacheable says that a request's answer depends on nothing but the request. Those of a

@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"errors"
+	"slices"
 )
 
 // Tiers is a Level of several, the fastest first: what is found in one is put into
@@ -22,6 +23,11 @@ func (t Tiers) Lookup(ctx context.Context, q *Query) *Entry {
 		}
 	}
 	return nil
+}
+
+// Quick says whether all of them are.
+func (t Tiers) Quick() bool {
+	return !slices.ContainsFunc(t, func(l Level) bool { return !isQuick(l) })
 }
 
 // Insert is Level.

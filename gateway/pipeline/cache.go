@@ -15,15 +15,24 @@ func (p *Pipeline) Cache(step *cache.Step) { p.cache = step }
 // no answers.
 type cached interface{ cache.Runner }
 
+// keeper is a model whose answers are kept, and what they are kept by now; nil: they are
+// not.
+func (p *Pipeline) keeper(m Model) (cached, *cache.Subject) {
+	if p.cache == nil {
+		return nil, nil
+	}
+	c, ok := m.(cached)
+	if !ok {
+		return nil, nil
+	}
+	return c, c.Current()
+}
+
 // execute is the part that each step of an ensemble repeats: the response cache, then
 // the queue. What comes out of either is the backend's view of the outputs.
 func (p *Pipeline) execute(ctx context.Context, m Model, req *infer.Request, send infer.SendFunc) error {
-	if p.cache != nil {
-		if c, ok := m.(cached); ok {
-			if s := c.Current(); s != nil {
-				return p.cache.Do(ctx, s, c, req, send)
-			}
-		}
+	if c, s := p.keeper(m); s != nil {
+		return p.cache.Do(ctx, s, c, req, send)
 	}
 	return m.Do(ctx, req, send)
 }

@@ -37,7 +37,7 @@ func (p *Pipeline) Guard(g Guard) { p.guard = g }
 func (p *Pipeline) Admission(a Admission) { p.admission = a }
 
 // Ended makes f see the end of every call, refused ones too, on the goroutine that
-// answers it. What it is given is valid until it returns. It is called before the first
+// answers it, which may be one that reads results for many calls: f must not block. What it is given is valid until it returns. It is called before the first
 // request.
 func (p *Pipeline) Ended(f func(env *infer.Envelope, end *infer.End)) { p.ended = f }
 

@@ -1,14 +1,17 @@
 // Package pipeline is the order of a request's steps, and nothing else: what a step
 // does lives in the package it calls. A front end calls Open with the headers, decodes
-// the body, and calls Infer.
+// the body, and calls Infer, or Start where it has no goroutine that could wait.
 //
-// A Pipeline has no state of its own and no goroutine; a request stays on the
-// goroutine of its front end from the first byte to the last, and everything it waits
-// for ends when its context does.
+// A Pipeline has no state of its own and no goroutine. With Infer a request stays on the
+// goroutine of its front end from the first byte to the last. With Start its answer is
+// made by whoever brings it, so what runs from then on must not block: presenting,
+// statistics, the end of traces, Close. Everything a request waits for ends when its
+// context does.
 package pipeline
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 
 	"github.com/sluice-serve/sluice/cache"
@@ -59,6 +62,7 @@ type Pipeline struct {
 	ended     func(env *infer.Envelope, end *infer.End) // nil: nobody asks
 	timings   Timings
 	flight    flight
+	walks     sync.Pool // of *walk
 }
 
 // New makes a pipeline over models.
@@ -133,31 +137,47 @@ func (p *Pipeline) Close(env *infer.Envelope, end *infer.End) {
 // number of times; what it is given it owns. An error is infer's; responses that were
 // sent before it stay sent.
 func (p *Pipeline) Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
+	m, err := p.enter(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer m.Release()
+	if err = p.checked(ctx, m, req); err == nil {
+		err = p.execute(ctx, m, req, presented(m, req, send))
+	}
+	p.leave(m, req, err)
+	return err
+}
+
+// enter is the first step of a request: rights, and its model, pinned until Release.
+func (p *Pipeline) enter(ctx context.Context, req *infer.Request) (Model, error) {
 	if req.Times.RequestStart == 0 {
 		req.Times.RequestStart = infer.Now()
 	}
 	if err := p.known(req); err != nil {
-		return err
+		return nil, err
 	}
 	m, err := p.models.Acquire(ctx, req.Model, req.Version)
 	if err != nil {
 		if req.Trace != nil {
 			untraced(req, err)
 		}
-		return err
+		return nil, err
 	}
-	defer m.Release()
 	served(m, req)
 	if p.tracer.On() || req.Trace != nil {
 		p.traced(m, req)
 	}
-	err = p.checked(ctx, m, req, send)
+	return m, nil
+}
+
+// leave is the last step of a request that entered: it is recorded at its model.
+func (p *Pipeline) leave(m Model, req *infer.Request, err error) {
 	req.Times.RequestEnd = infer.Now()
 	m.Done(req, err)
 	if req.Trace != nil {
 		untraced(req, err)
 	}
-	return err
 }
 
 // Refused records at the model a request that a front end opened and then refused
@@ -186,8 +206,8 @@ func (p *Pipeline) Refused(ctx context.Context, req *infer.Request, err error) {
 	m.Done(req, err)
 }
 
-// checked is what follows once the model is pinned.
-func (p *Pipeline) checked(ctx context.Context, m Model, req *infer.Request, send infer.SendFunc) error {
+// checked is what follows once the model is pinned, until the request may be executed.
+func (p *Pipeline) checked(ctx context.Context, m Model, req *infer.Request) error {
 	if m.Decoupled() && !req.Streaming {
 		return infer.ErrDecoupled
 	}
@@ -206,30 +226,39 @@ func (p *Pipeline) checked(ctx context.Context, m Model, req *infer.Request, sen
 		req.Trace.Queued = infer.Now()
 		req.Trace.Tensor(infer.TraceQueueInput, req.Inputs)
 	}
-	return p.execute(ctx, m, req, presented(m, req, send))
+	return nil
 }
 
-// presented is send with the client's view of each response: the shapes of the model
-// configuration, and classes in place of tensors where it asked for classes.
+// presented is send with the client's view of each response.
 func presented(m Model, req *infer.Request, send infer.SendFunc) infer.SendFunc {
 	return func(resp *infer.Response) error {
-		req.Times.Cache = resp.Cache
-		if t := req.Trace; t != nil {
-			at := infer.Now()
-			m.Present(resp)
-			responded(t, resp, at)
-		} else {
-			m.Present(resp)
-		}
-		if err := classify(m, req, resp); err != nil {
-			resp.Memory.Release()
+		if err := present(m, req, resp); err != nil {
 			return err
-		}
-		if req.Timings {
-			resp.Params = timing.Params(resp.Params, req)
 		}
 		return send(resp)
 	}
+}
+
+// present makes the client's view of a response: the shapes of the model configuration,
+// and classes in place of tensors where it asked for classes. After an error nothing of
+// the response is held any more.
+func present(m Model, req *infer.Request, resp *infer.Response) error {
+	req.Times.Cache = resp.Cache
+	if t := req.Trace; t != nil {
+		at := infer.Now()
+		m.Present(resp)
+		responded(t, resp, at)
+	} else {
+		m.Present(resp)
+	}
+	if err := classify(m, req, resp); err != nil {
+		resp.Memory.Release()
+		return err
+	}
+	if req.Timings {
+		resp.Params = timing.Params(resp.Params, req)
+	}
+	return nil
 }
 
 func classify(m Model, req *infer.Request, resp *infer.Response) error {

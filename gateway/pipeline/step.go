@@ -15,11 +15,10 @@ func (p *Pipeline) Step(ctx context.Context, m Model, req *infer.Request, send i
 	if req.Trace != nil {
 		p.traced(m, req)
 	}
-	err := p.checked(ctx, m, req, send)
-	req.Times.RequestEnd = infer.Now()
-	m.Done(req, err)
-	if req.Trace != nil {
-		untraced(req, err)
+	err := p.checked(ctx, m, req)
+	if err == nil {
+		err = p.execute(ctx, m, req, presented(m, req, send))
 	}
+	p.leave(m, req, err)
 	return err
 }

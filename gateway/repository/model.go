@@ -211,6 +211,12 @@ func (m *Model) Do(ctx context.Context, req *infer.Request, send infer.SendFunc)
 	return m.scheduler.Do(ctx, req, send)
 }
 
+// Start is schedule.Starter's, where the version's scheduler is one.
+func (m *Model) Start(ctx context.Context, req *infer.Request, to infer.Sink) bool {
+	s, ok := m.scheduler.(schedule.Starter)
+	return ok && s.Start(ctx, req, to)
+}
+
 // Done records a request that has ended.
 func (m *Model) Done(req *infer.Request, err error) {
 	if m.stats != nil {

@@ -1,0 +1,128 @@
+package pipeline
+
+import (
+	"context"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// starter is a Model whose requests may need no goroutine that waits for them.
+type starter interface {
+	// Start is schedule.Starter's.
+	Start(ctx context.Context, req *infer.Request, to infer.Sink) bool
+}
+
+// Start is Infer for a front end that has no goroutine to wait on: to has the responses
+// and the end, maybe before Start returns. Where somebody must wait all the same — a
+// model whose answers keep an order or come in any number, an ensemble, a response that
+// is in no local cache — wait is not nil, and the caller calls it once, on a goroutine
+// that may block; to's Done then comes before it returns.
+func (p *Pipeline) Start(ctx context.Context, req *infer.Request, to infer.Sink) (wait func()) {
+	w, ok := p.walks.Get().(*walk)
+	if !ok {
+		w = &walk{p: p}
+		w.send = w.Send
+	}
+	w.req, w.to = req, to
+	if err := w.begin(ctx); err != nil {
+		infer.Flush(w.Done(err))
+		return nil
+	}
+	m := w.m
+	if c, sub := p.keeper(m); sub != nil {
+		rest, err := p.cache.Start(ctx, sub, c, req, w.send)
+		if rest == nil {
+			infer.Flush(w.Done(err))
+			return nil
+		}
+		return func() { w.run(rest) }
+	}
+	if s, ok := m.(starter); ok && s.Start(ctx, req, w) {
+		return nil
+	}
+	return func() { w.run(func() error { return m.Do(ctx, req, w.send) }) }
+}
+
+// walk is a started request on its way: the sink of its model, before the sink of its
+// caller. It is pooled; Done is its last step.
+type walk struct {
+	p    *Pipeline
+	m    Model // nil: not found
+	req  *infer.Request
+	to   infer.Sink
+	send infer.SendFunc // Send, made once
+}
+
+// begin are the steps before the cache. A panic of ours ends the one request.
+func (w *walk) begin(ctx context.Context) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = infer.Recovered(v)
+		}
+	}()
+	if w.m, err = w.p.enter(ctx, w.req); err != nil {
+		return err
+	}
+	return w.p.checked(ctx, w.m, w.req)
+}
+
+// run waits for the end of what could not be started.
+func (w *walk) run(rest func() error) {
+	infer.Flush(w.Done(guarded(rest)))
+}
+
+func guarded(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = infer.Recovered(v)
+		}
+	}()
+	return f()
+}
+
+// classesAside is the size of outputs from which classes are made on a goroutine of their
+// own.
+const classesAside = 64 << 10
+
+// Large is infer.Sink's.
+func (w *walk) Large(resp *infer.Response) bool {
+	for i := range w.req.Outputs {
+		if w.req.Outputs[i].Classification == 0 {
+			continue
+		}
+		size := 0
+		for k := range resp.Outputs {
+			size += len(resp.Outputs[k].Data)
+		}
+		if size >= classesAside {
+			return true
+		}
+		break
+	}
+	return w.to.Large(resp)
+}
+
+// Send is infer.Sink's.
+func (w *walk) Send(resp *infer.Response) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = infer.Recovered(v)
+		}
+	}()
+	if err := present(w.m, w.req, resp); err != nil {
+		return err
+	}
+	return w.to.Send(resp)
+}
+
+// Done is infer.Sink's.
+func (w *walk) Done(err error) infer.Flusher {
+	if w.m != nil {
+		w.p.leave(w.m, w.req, err)
+		w.m.Release()
+	}
+	to := w.to
+	w.m, w.req, w.to = nil, nil, nil
+	w.p.walks.Put(w)
+	return to.Done(err)
+}
