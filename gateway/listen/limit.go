@@ -3,32 +3,52 @@ package listen
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 )
 
-// limited is a listener with a bound on its open connections.
+// Count counts connections. The zero value is ready.
+type Count struct {
+	Open     atomic.Int64
+	Accepted atomic.Uint64
+}
+
+// limited is a listener with a bound on its open connections, and a count of them.
 type limited struct {
 	net.Listener
-	slots chan struct{}
+	slots chan struct{} // nil: no bound
+	count *Count
 	done  chan struct{}
 	once  sync.Once
 }
 
-func limit(l net.Listener, n int) net.Listener {
-	return &limited{Listener: l, slots: make(chan struct{}, n), done: make(chan struct{})}
+// limit bounds l to n connections; 0: no bound. count may be nil.
+func limit(l net.Listener, n int, count *Count) net.Listener {
+	if count == nil {
+		count = &Count{}
+	}
+	limited := &limited{Listener: l, count: count, done: make(chan struct{})}
+	if n > 0 {
+		limited.slots = make(chan struct{}, n)
+	}
+	return limited
 }
 
 // Accept waits for a slot, then for a connection.
 func (l *limited) Accept() (net.Conn, error) {
-	select {
-	case l.slots <- struct{}{}:
-	case <-l.done:
-		return nil, net.ErrClosed
+	if l.slots != nil {
+		select {
+		case l.slots <- struct{}{}:
+		case <-l.done:
+			return nil, net.ErrClosed
+		}
 	}
 	c, err := l.Listener.Accept()
 	if err != nil {
-		<-l.slots
+		l.free()
 		return nil, err
 	}
+	l.count.Open.Add(1)
+	l.count.Accepted.Add(1)
 	return &counted{Conn: c, l: l}, nil
 }
 
@@ -36,6 +56,12 @@ func (l *limited) Accept() (net.Conn, error) {
 func (l *limited) Close() error {
 	l.once.Do(func() { close(l.done) })
 	return l.Listener.Close()
+}
+
+func (l *limited) free() {
+	if l.slots != nil {
+		<-l.slots
+	}
 }
 
 // counted is a connection that has a slot.
@@ -48,7 +74,10 @@ type counted struct {
 // Close gives the slot back.
 func (c *counted) Close() error {
 	err := c.Conn.Close()
-	c.once.Do(func() { <-c.l.slots })
+	c.once.Do(func() {
+		c.l.count.Open.Add(-1)
+		c.l.free()
+	})
 	return err
 }
 

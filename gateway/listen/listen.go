@@ -29,6 +29,8 @@ type Config struct {
 	// MaxConnections bounds each listener's open connections, further ones wait; 0: no
 	// bound.
 	MaxConnections int
+	// Count, if set, counts the connections of all listeners.
+	Count *Count
 }
 
 // Open opens the listeners, TCP first. On an error none stays open.
@@ -36,8 +38,8 @@ func Open(ctx context.Context, c Config) ([]net.Listener, error) {
 	var open []net.Listener
 	add := func(l net.Listener, err error) error {
 		if err == nil {
-			if c.MaxConnections > 0 {
-				l = limit(l, c.MaxConnections)
+			if c.MaxConnections > 0 || c.Count != nil {
+				l = limit(l, c.MaxConnections, c.Count)
 			}
 			open = append(open, l)
 		}
