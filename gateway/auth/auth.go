@@ -1,0 +1,250 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// Config says where identity and policy are written. The zero value asks nobody for who
+// they are, and keeps what can harm to callers of this host.
+type Config struct {
+	Identity string // YAML file: how callers are known; "": none
+	APIKeys  string // file of API keys, where the identity file names none
+	Policy   string // YAML file: who may do what; "": none
+	// AllowRemoteControl answers shared memory and model control to everybody where there
+	// is no policy.
+	AllowRemoteControl bool
+	HTTP, GRPC         []Restriction // --http-restricted-api, --grpc-restricted-protocol
+}
+
+// Auth is pipeline.Guard. Make it with New; Run keeps it up to date.
+type Auth struct {
+	cfg    Config
+	log    *slog.Logger
+	now    func() time.Time
+	state  atomic.Pointer[state]
+	epoch  atomic.Uint64 // counts changes of keys: what was proved before is proved again
+	proved *remembered
+
+	// The loading goroutine's alone: New's caller, then Run.
+	sources map[sourceID]*source
+	stamps  map[string]stamp
+}
+
+// state is all that files and flags say.
+type state struct {
+	identity   *identity
+	policy     *Policy // nil: none
+	remote     bool    // AllowRemoteControl
+	http, grpc restrictions
+}
+
+// provedBound is how many checked credentials are remembered.
+const provedBound = 16384
+
+// New reads all files; what is wrong with them is its error.
+func New(cfg Config, log *slog.Logger) (*Auth, error) {
+	a := &Auth{cfg: cfg, log: log, now: time.Now, proved: newRemembered(provedBound), sources: map[sourceID]*source{}, stamps: map[string]stamp{}}
+	if err := a.load(); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// Validate reads all files of a Config and gives what is wrong with them.
+func (c Config) Validate() error {
+	_, err := New(c, slog.New(slog.DiscardHandler))
+	return err
+}
+
+// load reads all files into a new state and puts it in force. On an error the old one
+// stays.
+func (a *Auth) load() (err error) {
+	l := &loading{log: a.log, fresh: func() { a.epoch.Add(1) }, sources: maps.Clone(a.sources), used: map[sourceID]*source{}, stamps: map[string]stamp{}}
+	st, err := l.state(&a.cfg)
+	if err != nil {
+		// what was read is not read again before it changes; the others are still looked at
+		maps.Copy(a.stamps, l.stamps)
+		return err
+	}
+	a.sources, a.stamps = l.used, l.stamps
+	a.state.Store(st)
+	a.epoch.Add(1)
+	return nil
+}
+
+func (l *loading) state(c *Config) (*state, error) {
+	st := &state{remote: c.AllowRemoteControl}
+	var errs [4]error
+	st.identity, errs[0] = l.identity(c.Identity, c.APIKeys)
+	if c.Policy != "" {
+		data, err := l.read(c.Policy)
+		if err == nil {
+			st.policy, err = ParsePolicy(c.Policy, data)
+		}
+		errs[1] = err
+	}
+	st.http, errs[2] = newRestrictions(c.HTTP, false, l.read)
+	st.grpc, errs[3] = newRestrictions(c.GRPC, true, l.read)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("identity and policy: %w", err)
+	}
+	return st, nil
+}
+
+// stamp tells one content of a file from another.
+type stamp struct {
+	at   time.Time
+	size int64
+}
+
+func stampOf(name string) (s stamp) {
+	if info, err := os.Stat(name); err == nil {
+		s = stamp{info.ModTime(), info.Size()}
+	}
+	return s
+}
+
+// pollEvery is how often the files are looked at.
+const pollEvery = time.Second
+
+// Run reads files again when they change, and fetches issuers' keys, until ctx ends.
+func (a *Auth) Run(ctx context.Context) error {
+	var fetching sync.WaitGroup
+	defer fetching.Wait()
+	running := map[*source]context.CancelFunc{}
+	defer func() {
+		for _, cancel := range running {
+			cancel()
+		}
+	}()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		a.follow(ctx, &fetching, running)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if a.changed() {
+			if err := a.load(); err != nil {
+				a.log.Error("the old identity and policy stay in force", "error", err)
+			} else {
+				a.log.Info("identity and policy were read again")
+			}
+		}
+	}
+}
+
+// follow starts the sources that are new and ends those that are gone.
+func (a *Auth) follow(ctx context.Context, fetching *sync.WaitGroup, running map[*source]context.CancelFunc) {
+	wanted := map[*source]bool{}
+	for _, s := range a.sources {
+		wanted[s] = true
+		if running[s] == nil {
+			run, cancel := context.WithCancel(ctx)
+			running[s] = cancel
+			fetching.Go(func() { s.run(run) })
+		}
+	}
+	for s, cancel := range running {
+		if !wanted[s] {
+			cancel()
+			delete(running, s)
+		}
+	}
+}
+
+func (a *Auth) changed() bool {
+	for name, s := range a.stamps {
+		if stampOf(name) != s {
+			return true
+		}
+	}
+	return false
+}
+
+// nobody is who showed nothing.
+var nobody = &infer.Principal{}
+
+// Open is pipeline.Guard's: restricted APIs, who calls, and what they may do.
+func (a *Auth) Open(_ context.Context, env *infer.Envelope) error {
+	st := a.state.Load()
+	restricted := st.http
+	if env.Protocol == "grpc" {
+		restricted = st.grpc
+	}
+	shown, err := restricted.check(env)
+	if err != nil {
+		return err
+	}
+	if st.identity.on {
+		if env.Principal, err = a.identify(st.identity, env); err != nil {
+			env.Principal = nobody
+			if env.Action != infer.ActionHealth || st.policy != nil && st.policy.closedHealth {
+				return err
+			}
+		}
+	}
+	if st.policy != nil {
+		return st.decide(env, env.Model)
+	}
+	if harmful(env) && !st.remote && !shown && !local(env) {
+		return errNotLocal
+	}
+	return nil
+}
+
+// harmful says that a call could hurt the server or others, and so is not everybody's
+// where nothing says whose it is.
+// Source: DESIGN, "Identity, limits".
+func harmful(env *infer.Envelope) bool {
+	return env.Action == infer.ActionSharedMemory || env.Action == infer.ActionModelRepository && env.Change
+}
+
+var errNotLocal = infer.Refusef(infer.PermissionDenied, infer.ReasonNotLocal,
+	"without a policy, shared memory and model control are for callers on the server's own host (--policy or --allow-remote-control change that)")
+
+// Model is pipeline.Guard's: it decides on a model that the call's headers did not name.
+func (a *Auth) Model(env *infer.Envelope, model string) error {
+	if st := a.state.Load(); st.policy != nil {
+		return st.decide(env, model)
+	}
+	return nil
+}
+
+// decide asks the policy.
+func (st *state) decide(env *infer.Envelope, model string) error {
+	right := rightOf(env)
+	if st.policy.allows(env.Principal, right, model) {
+		return nil
+	}
+	on := ""
+	if model != "" {
+		on = " on model '" + model[:min(len(model), 128)] + "'"
+	}
+	if env.Principal == nil || env.Principal.Name == "" {
+		return infer.Refusef(infer.Unauthenticated, infer.ReasonUnauthenticated, "'%s'%s needs a caller who is known", right, on)
+	}
+	return infer.Refusef(infer.PermissionDenied, infer.ReasonForbidden, "'%s' has no right to '%s'%s", env.Principal.Name, right, on)
+}
+
+// Sign gives the header PrincipalHeader for a caller; "" where the identity file has no
+// key for it, or nobody is known.
+func (a *Auth) Sign(p *infer.Principal) (string, error) {
+	st := a.state.Load()
+	if st.identity.signing == nil || p == nil || p.Name == "" {
+		return "", nil
+	}
+	return signPrincipal(st.identity.signing, p, a.now())
+}

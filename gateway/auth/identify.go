@@ -1,0 +1,146 @@
+package auth
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+var (
+	authorization   = headerName{"Authorization", "authorization"}
+	apiKeyHeader    = headerName{"X-Api-Key", "x-api-key"}
+	forwardedHeader = headerName{"X-Forwarded-Client-Cert", "x-forwarded-client-cert"}
+	principalHeader = headerName{"X-Sluice-Principal", PrincipalHeader}
+)
+
+// What a digest is of: a text that proves something in one place proves nothing in
+// another.
+const (
+	ofToken byte = iota + 1
+	ofForwarded
+	ofSigned
+	ofCertificate
+)
+
+// digestOf is SHA-256 of a text, without a copy of it.
+func digestOf(s string) [sha256.Size]byte {
+	return sha256.Sum256(unsafe.Slice(unsafe.StringData(s), len(s)))
+}
+
+// kept is the digest under which what a text proved is remembered.
+func kept(kind byte, digest [sha256.Size]byte) [sha256.Size]byte {
+	digest[0] ^= kind
+	return digest
+}
+
+// identify finds who calls: by what our ext_authz signed, by what the call itself shows,
+// by what a trusted proxy forwards, by the connection's certificate. What is shown must
+// hold: a wrong key is an error, not nobody.
+func (a *Auth) identify(id *identity, env *infer.Envelope) (*infer.Principal, error) {
+	trusted := id.trusted.trusts(env)
+	if trusted && id.signing != nil {
+		if v := principalHeader.of(env); v != "" {
+			return a.remember(ofSigned, v, func(now time.Time) (*infer.Principal, time.Time, error) {
+				p, until, err := readSigned(id.signing, v, now)
+				if err != nil {
+					err = refuse(err.Error())
+				}
+				return p, until, err
+			})
+		}
+	}
+	if key := apiKeyHeader.of(env); key != "" {
+		return a.byKey(id, key)
+	}
+	if scheme, credential, _ := strings.Cut(authorization.of(env), " "); strings.EqualFold(scheme, "bearer") {
+		if credential = strings.TrimSpace(credential); len(id.issuers) == 0 || !looksLikeToken(credential) {
+			return a.byKey(id, credential)
+		}
+		return a.remember(ofToken, credential, func(now time.Time) (*infer.Principal, time.Time, error) {
+			p, until, err := verifyToken(id.issuers, credential, now)
+			if err != nil {
+				return nil, until, err
+			}
+			return id.assign(p), until, nil
+		})
+	}
+	if trusted { // its own certificate is not its callers'
+		if v := forwardedHeader.of(env); v != "" {
+			return a.byForwarded(id, v)
+		}
+		return nobody, nil
+	}
+	if env.Certificate != nil && id.certNames != nil {
+		return a.byCertificate(id, env.Certificate)
+	}
+	return nobody, nil
+}
+
+// remember proves a text once for as long as it is good.
+func (a *Auth) remember(kind byte, text string, prove func(now time.Time) (*infer.Principal, time.Time, error)) (*infer.Principal, error) {
+	digest := kept(kind, digestOf(text))
+	now, epoch := a.now(), a.epoch.Load()
+	if p := a.proved.get(&digest, now.Unix(), epoch); p != nil {
+		return p, nil
+	}
+	p, until, err := prove(now)
+	if err != nil {
+		return nil, err
+	}
+	a.proved.put(&digest, proven{p, until.Unix(), epoch})
+	return p, nil
+}
+
+func (a *Auth) byKey(id *identity, key string) (*infer.Principal, error) {
+	digest := digestOf(key)
+	k := id.keys.find(&digest)
+	if k == nil || !k.expires.IsZero() && !a.now().Before(k.expires) {
+		return nil, errKey
+	}
+	return k.principal, nil
+}
+
+var errKey = refuse("the API key is not known")
+
+// forwardedTime is how long what a forwarded certificate says is remembered.
+const forwardedTime = time.Hour
+
+func (a *Auth) byForwarded(id *identity, header string) (*infer.Principal, error) {
+	return a.remember(ofForwarded, header, func(now time.Time) (*infer.Principal, time.Time, error) {
+		shown, err := parseForwarded(header)
+		if err != nil {
+			return nil, now, refuse(err.Error())
+		}
+		return id.certified(shown, "forwarded"), now.Add(forwardedTime), nil
+	})
+}
+
+func (a *Auth) byCertificate(id *identity, c *x509.Certificate) (*infer.Principal, error) {
+	if len(c.Raw) == 0 { // of a proxy that told us the name alone
+		return id.certified(of(c), "certificate"), nil
+	}
+	now := a.now()
+	if now.After(c.NotAfter) { // the connection outlived it
+		return nil, refuse("the client certificate has expired")
+	}
+	return a.remember(ofCertificate, unsafe.String(unsafe.SliceData(c.Raw), len(c.Raw)), func(time.Time) (*infer.Principal, time.Time, error) {
+		return id.certified(of(c), "certificate"), c.NotAfter, nil
+	})
+}
+
+// certified is the principal that a certificate names, nobody where it names none.
+func (id *identity) certified(shown presented, method string) *infer.Principal {
+	order := id.certNames
+	if order == nil {
+		order = []string{nameSPIFFE, nameDNS, nameCN}
+	}
+	name := shown.name(order)
+	if name == "" {
+		return nobody
+	}
+	return id.assign(&infer.Principal{Name: name, Method: method})
+}
