@@ -41,9 +41,21 @@ func (p *Pipeline) Admission(a Admission) { p.admission = a }
 // request.
 func (p *Pipeline) Ended(f func(env *infer.Envelope, end *infer.End)) { p.ended = f }
 
-// known decides on a request whose body alone named the model.
+// Visible says that a list which a call asks for may show a model.
+func (p *Pipeline) Visible(env *infer.Envelope, model string) bool {
+	return p.guard == nil || p.guard.Model(env, model) == nil
+}
+
+// known decides on a request whose body alone named the model, and gives it the
+// caller's scope of shared answers.
 func (p *Pipeline) known(req *infer.Request) error {
-	if p.guard == nil || req.Envelope == nil || req.Envelope.Model != "" {
+	if p.guard == nil || req.Envelope == nil {
+		return nil
+	}
+	if who := req.Envelope.Principal; who != nil {
+		req.Tenant = who.Tenant
+	}
+	if req.Envelope.Model != "" {
 		return nil
 	}
 	return p.guard.Model(req.Envelope, req.Model)
