@@ -54,21 +54,31 @@ func (silent) Printf(context.Context, string, ...any) {}
 // fails on TLS files that can't be read.
 func New(ctx context.Context, cfg Config, log *slog.Logger) (*Cache, error) {
 	cfg = cfg.withDefaults()
-	quiet.Do(func() { redisclient.SetLogger(silent{}) })
-	secure, err := cfg.TLS.config(cfg.Host)
+	client, err := cfg.Client()
 	if err != nil {
 		return nil, infer.Errorf(infer.InvalidArg, "Failed to initialize RedisCache: %w", err)
 	}
-	c := &Cache{cfg: cfg, log: log, fills: make(chan fill, maxFills), writing: make(chan struct{}, 1), ended: make(chan struct{}), breaker: breaker{cfg: defaultBreaker()}}
+	c := &Cache{cfg: cfg, log: log, client: client, fills: make(chan fill, maxFills), writing: make(chan struct{}, 1), ended: make(chan struct{}), breaker: breaker{cfg: defaultBreaker()}}
 	c.room.Store(maxFillBytes)
-	c.client = redisclient.NewClient(&redisclient.Options{Addr: cfg.address(), Username: cfg.User, Password: cfg.Password, DB: cfg.DB,
-		Protocol: 2, MaxRetries: -1, DialerRetries: 1, DialTimeout: cfg.ConnectTimeout, ReadTimeout: cfg.SocketTimeout,
-		WriteTimeout: cfg.SocketTimeout, ContextTimeoutEnabled: true, PoolSize: cfg.PoolSize, PoolTimeout: cfg.WaitTimeout,
-		DisableIdentity: true, TLSConfig: secure,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}})
 	ctx, c.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go c.run(ctx)
 	return c, nil
+}
+
+// Client makes the client library's client of a Redis that need not be there. It fails on
+// TLS files that can't be read.
+func (c Config) Client() (*redisclient.Client, error) {
+	c = c.withDefaults()
+	quiet.Do(func() { redisclient.SetLogger(silent{}) })
+	secure, err := c.TLS.config(c.Host)
+	if err != nil {
+		return nil, err
+	}
+	return redisclient.NewClient(&redisclient.Options{Addr: c.address(), Username: c.User, Password: c.Password, DB: c.DB,
+		Protocol: 2, MaxRetries: -1, DialerRetries: 1, DialTimeout: c.ConnectTimeout, ReadTimeout: c.SocketTimeout,
+		WriteTimeout: c.SocketTimeout, ContextTimeoutEnabled: true, PoolSize: c.PoolSize, PoolTimeout: c.WaitTimeout,
+		DisableIdentity: true, TLSConfig: secure,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}}), nil
 }
 
 // Lookup is cache.Level: one GET within the budget.

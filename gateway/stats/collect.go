@@ -55,6 +55,9 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	if r.caches != nil {
 		w.collectCaches(r.caches())
 	}
+	if r.limits != nil {
+		w.collectLimits(r.limits())
+	}
 	for _, wk := range workers {
 		wk.collect(w)
 	}

@@ -45,6 +45,7 @@ type Registry struct {
 	started time.Time
 	cpu     *cpuReader
 	caches  func() []cache.Figures // nil: there is no response cache
+	limits  func() LimitFigures    // nil: callers are not limited
 	traces  atomic.Uint64          // that were lost
 
 	mu      sync.Mutex

@@ -1,0 +1,436 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// Limits are the limits of one gateway. It fits pipeline.Admission.
+type Limits struct {
+	table      table
+	generation atomic.Pointer[generation]
+	calls      sync.Pool // *call
+	now        func() int64
+	log        *slog.Logger
+	path       string
+	reloaded   func(error)
+
+	mu      sync.Mutex
+	tallies map[tallyKey]*tally
+}
+
+// Deps are what Limits work with.
+type Deps struct {
+	Log   *slog.Logger
+	Now   func() int64 // nanoseconds that never go back and are never 0; nil: infer.Now
+	Redis *Redis       // nil: limits are this gateway's own
+	// Reloaded hears of each reading of the file that found it changed; nil: nobody asks.
+	Reloaded func(error)
+}
+
+// New reads the file; "" limits nothing. Its error says all that is wrong. With Redis it
+// starts a goroutine, which Stop ends.
+func New(ctx context.Context, path string, deps Deps) (*Limits, error) {
+	rules := &Rules{track: 1}
+	if path != "" {
+		var err error
+		if rules, err = read(path); err != nil {
+			return nil, err
+		}
+	}
+	return start(ctx, rules, path, deps)
+}
+
+// start makes limits of rules.
+func start(ctx context.Context, rules *Rules, path string, deps Deps) (*Limits, error) {
+	l := &Limits{path: path, log: deps.Log, now: deps.Now, reloaded: deps.Reloaded, tallies: map[tallyKey]*tally{}}
+	if l.now == nil {
+		l.now = infer.Now
+	}
+	if l.reloaded == nil {
+		l.reloaded = func(error) {}
+	}
+	l.calls.New = func() any { return &call{} }
+	l.table.meters = map[meterKey]*meter{}
+	if deps.Redis != nil {
+		link, err := deps.Redis.open(ctx, l)
+		if err != nil {
+			return nil, err
+		}
+		l.table.link = link
+	}
+	l.use(rules)
+	return l, nil
+}
+
+// Stop ends what New started.
+func (l *Limits) Stop(ctx context.Context) error {
+	if l.table.link == nil {
+		return nil
+	}
+	return l.table.link.close(ctx)
+}
+
+// use makes rules count from now on. What was measured under a name goes on counting.
+func (l *Limits) use(r *Rules) {
+	l.table.mu.Lock()
+	l.table.most = 4 * r.track
+	l.table.mu.Unlock()
+	if old := l.generation.Swap(newGeneration(r)); old != nil {
+		l.retire(old)
+	}
+}
+
+// call is the record of one call, in Envelope.Admitted.
+type call struct {
+	account     *account // of what the envelope tells
+	late        *account // of the model that the body named; nil: none
+	opened      int64
+	bytes, more int64 // of bodies, held by account and by late
+}
+
+// amounts are what a call spends or holds, by kind. 0 asks whether anything is left.
+type amounts [numKinds]int64
+
+// skip is an amount that is not looked at.
+const skip = -1
+
+// find gives the account for a phase of a call, nil where no rule counts.
+func (l *Limits) find(env *infer.Envelope, model string, p phase) *account {
+	for {
+		g := l.generation.Load()
+		if len(g.rules.rules) == 0 && len(g.rules.weights) == 0 {
+			return nil
+		}
+		key := accountKey{model: model, action: env.Action, phase: p, remote: env.Remote.Addr()}
+		if a := l.account(g, env.Principal, key); a != nil {
+			return a
+		}
+	}
+}
+
+// Open is pipeline.Admission: it charges the call, and the body as it was announced.
+func (l *Limits) Open(ctx context.Context, env *infer.Envelope) error {
+	p := whole
+	if env.Model == "" && env.Action == infer.ActionInference {
+		p = early
+	}
+	a := l.find(env, env.Model, p)
+	if a == nil {
+		return nil
+	}
+	env.Weight = a.weight
+	c := l.calls.Get().(*call)
+	*c = call{account: a}
+	env.Admitted = c
+	if len(a.uses) == 0 {
+		return nil
+	}
+	if c.opened = env.Opened; c.opened == 0 {
+		c.opened = l.now()
+	}
+	take := amounts{Requests: 1, Bytes: 0, Concurrency: 1, BytesInFlight: skip}
+	if env.Streaming { // each request of it counts, when it comes
+		take[Requests] = 0
+	} else if env.BodySize >= 0 {
+		take[Bytes], take[BytesInFlight] = announced(env.BodySize), env.BodySize
+	}
+	if err := l.enter(ctx, a, &take, c.opened); err != nil {
+		l.release(env, c)
+		return err
+	}
+	c.bytes = max(take[BytesInFlight], 0)
+	return nil
+}
+
+// announced is what a body of that size spends: nothing is asked for an empty one.
+func announced(n int64) int64 {
+	if n == 0 {
+		return skip
+	}
+	return n
+}
+
+// Request is pipeline.Admission: it charges what only the body told, elements, the size
+// of a body of unknown length, and all that depends on a model which the body named.
+func (l *Limits) Request(ctx context.Context, req *infer.Request) error {
+	env := req.Envelope
+	c, ok := env.Admitted.(*call)
+	if !ok {
+		return nil
+	}
+	size := env.BodySize
+	if size < 0 || env.Streaming {
+		size = received(req)
+	}
+	if a := c.account; a.kinds[Elements] || a.kinds[Bytes] || a.kinds[BytesInFlight] || env.Streaming && a.kinds[Requests] {
+		take := amounts{Requests: skip, Bytes: skip, Elements: elements(req), Compute: skip, Concurrency: skip, BytesInFlight: skip}
+		if env.BodySize < 0 || env.Streaming {
+			take[Bytes] = announced(size)
+		}
+		if env.Streaming {
+			take[Requests] = 1
+		} else if env.BodySize < 0 {
+			take[BytesInFlight] = size
+		}
+		if err := l.enter(ctx, a, &take, l.now()); err != nil {
+			return err
+		}
+		c.bytes += max(take[BytesInFlight], 0)
+	}
+	if c.account.key.phase == early {
+		return l.late(ctx, req, c, size)
+	}
+	return nil
+}
+
+// late charges what depends on the model, once the body has named it.
+func (l *Limits) late(ctx context.Context, req *infer.Request, c *call, size int64) error {
+	env := req.Envelope
+	a := l.find(env, req.Model, late)
+	if a == nil {
+		return nil
+	}
+	if len(a.uses) == 0 {
+		l.leave(a)
+		return nil
+	}
+	take := amounts{Requests: 1, Bytes: announced(size), Elements: elements(req), Compute: 0, Concurrency: 1, BytesInFlight: size}
+	if env.Streaming { // nothing is held for one request of many
+		take[Concurrency], take[BytesInFlight] = skip, skip
+	}
+	err := l.enter(ctx, a, &take, l.now())
+	if err != nil || env.Streaming || c.late != nil {
+		l.leave(a)
+		return err
+	}
+	c.late, c.more = a, size
+	return nil
+}
+
+// Close is pipeline.Admission: it gives back what was held, and charges the time that
+// the models took.
+func (l *Limits) Close(env *infer.Envelope, end *infer.End) {
+	c, ok := env.Admitted.(*call)
+	if !ok {
+		return
+	}
+	now := int64(0)
+	a := c.account
+	if took := computed(end.Request); took > 0 {
+		now = l.now()
+		l.charge(a, Compute, took, now)
+		if c.late != nil {
+			l.charge(c.late, Compute, took, now)
+		}
+	}
+	if env.BodySize < 0 && end.Received > 0 && env.Action != infer.ActionInference {
+		now = l.now()
+		l.charge(a, Bytes, end.Received, now)
+	}
+	if now == 0 && (a.kinds[Concurrency] || a.kinds[BytesInFlight] || c.late != nil) {
+		now = l.now()
+	}
+	l.exit(a, c.bytes, now-c.opened)
+	if c.late != nil {
+		l.exit(c.late, c.more, now-c.opened)
+		l.leave(c.late)
+	}
+	l.release(env, c)
+}
+
+// release forgets a call's record.
+func (l *Limits) release(env *infer.Envelope, c *call) {
+	env.Admitted = nil
+	l.leave(c.account)
+	c.account, c.late = nil, nil
+	l.calls.Put(c)
+}
+
+// charge spends what was used already.
+func (l *Limits) charge(a *account, k Kind, n, now int64) {
+	if !a.kinds[k] {
+		return
+	}
+	for i := range a.uses {
+		if u := &a.uses[i]; u.limit.Kind == k && !u.peek {
+			l.spent(u, n, now)
+		}
+	}
+}
+
+// exit gives back what an account's uses hold.
+func (l *Limits) exit(a *account, bytes, took int64) {
+	for i := range a.uses {
+		u := &a.uses[i]
+		switch u.limit.Kind {
+		case Concurrency:
+			l.giveBack(u, 1, took)
+		case BytesInFlight:
+			if bytes > 0 {
+				l.giveBack(u, bytes, took)
+			}
+		default:
+			return // what is held comes first
+		}
+	}
+}
+
+// enter passes all uses of an account, or none.
+func (l *Limits) enter(ctx context.Context, a *account, take *amounts, now int64) error {
+	var passed uint64 // by shadowed limits alone: there is nothing to undo
+	for i := range a.uses {
+		u := &a.uses[i]
+		n := take[u.limit.Kind]
+		if n == skip || n == 0 && u.limit.Kind.held() {
+			continue
+		}
+		wait, ok := l.pass(ctx, u, n, now)
+		if ok {
+			continue
+		}
+		if u.rule.shadow {
+			u.tally.shadowed.Add(1)
+			if u.limit.Kind.held() {
+				u.meter.force(n)
+			} else {
+				passed |= 1 << (i % 64)
+			}
+			continue
+		}
+		u.tally.refused.Add(1)
+		for j := range i {
+			if passed&(1<<(j%64)) == 0 {
+				l.undo(&a.uses[j], take[a.uses[j].limit.Kind], now)
+			}
+		}
+		return refusal(u, n, wait, &a.key)
+	}
+	return nil
+}
+
+// pass spends or holds n. wait is when that may succeed; 0: never.
+func (l *Limits) pass(ctx context.Context, u *use, n, now int64) (wait int64, ok bool) {
+	m := u.meter
+	if u.limit.Kind.held() {
+		return l.hold(ctx, u, n)
+	}
+	if u.peek {
+		n = 0
+	}
+	if m.shared != nil && l.table.link.up() {
+		return l.draw(ctx, u, n, now)
+	}
+	wait = m.bucket.take(&u.limit.speed, now, u.limit.speed.cost(n))
+	return wait, wait == 0
+}
+
+// hold holds n.
+func (l *Limits) hold(ctx context.Context, u *use, n int64) (wait int64, ok bool) {
+	m, most := u.meter, u.limit.Most
+	if n > most {
+		return 0, false
+	}
+	if m.shared != nil && l.table.link.up() {
+		ok = l.claim(ctx, u, n)
+	} else {
+		ok = m.counter.take(most, n)
+	}
+	if ok {
+		return 0, true
+	}
+	return m.counter.wait(most), false
+}
+
+// undo takes back what pass did for a call that another limit refused.
+func (l *Limits) undo(u *use, n, now int64) {
+	switch {
+	case n <= 0:
+	case u.limit.Kind.held():
+		l.giveBack(u, n, 0)
+	case u.peek:
+	case u.meter.shared != nil:
+		l.returned(u, n, now)
+	default:
+		u.meter.refund(u.limit.speed.cost(n))
+	}
+}
+
+// spent charges n that were used already.
+func (l *Limits) spent(u *use, n, now int64) {
+	u.meter.charge(now, u.limit.speed.cost(n))
+	if u.meter.shared != nil {
+		l.owed(u, n)
+	}
+}
+
+// giveBack ends the holding of n.
+func (l *Limits) giveBack(u *use, n, took int64) {
+	u.meter.release(n, took)
+	if s := u.meter.shared; s != nil && l.table.link.up() {
+		l.released(u)
+	}
+}
+
+// received is the size of a request's tensors: that of its body is not known.
+func received(req *infer.Request) (n int64) {
+	for i := range req.Inputs {
+		n += int64(len(req.Inputs[i].Data))
+	}
+	return n
+}
+
+// elements counts those of all inputs. The request is valid, so none has too many.
+func elements(req *infer.Request) (sum int64) {
+	for i := range req.Inputs {
+		n, err := infer.Elements(req.Inputs[i].Shape)
+		if err != nil || n > 1<<50 {
+			n = 1 << 50
+		}
+		sum += n
+	}
+	return sum
+}
+
+// computed is the compute time of a request in microseconds: its part, by rows, of what
+// its batch took.
+func computed(req *infer.Request) int64 {
+	if req == nil {
+		return 0
+	}
+	t := &req.Times
+	took := t.ComputeEnd - t.ComputeStart
+	if took <= 0 || t.ComputeStart == 0 || t.CacheHit {
+		return 0
+	}
+	if rows := int64(max(req.Rows, 1)); int64(t.BatchRows) > rows {
+		took = took / int64(t.BatchRows) * rows
+	}
+	return max(took/1e3, 1)
+}
+
+// Run follows the file until ctx ends.
+func (l *Limits) Run(ctx context.Context) {
+	look, sweep := time.NewTicker(time.Second), time.NewTicker(10*time.Second)
+	defer look.Stop()
+	defer sweep.Stop()
+	f := watched{path: l.path}
+	for {
+		select {
+		case <-look.C:
+			l.follow(&f)
+		case <-sweep.C:
+			l.sweep()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+var errNotRegular = errors.New("it is not a regular file")

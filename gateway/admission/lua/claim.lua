@@ -1,0 +1,30 @@
+-- Divides what may be held at one time between gateways: each claims a part for a while. The clock is Redis's own.
+-- KEYS[1]  the claims: gateway -> claim, a blank, and when it ends in microseconds
+-- ARGV     gateway, limit, used (what it holds already), want (the most that it can use), time to live in milliseconds
+-- returns  the gateway's claim, and the sum of the others'
+local id, limit, used = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local want, ttl = tonumber(ARGV[4]), tonumber(ARGV[5])
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+local all = redis.call('HGETALL', KEYS[1])
+local others = 0
+for i = 1, #all, 2 do
+  if all[i] ~= id then
+    local claim, ends = string.match(all[i + 1], '^(%d+) (%d+)$')
+    if ends and tonumber(ends) > now then
+      others = others + tonumber(claim)
+    else
+      redis.call('HDEL', KEYS[1], all[i])
+    end
+  end
+end
+-- what is held is held, also where it was taken while Redis was away
+local claim = math.max(used, math.min(want, limit - others))
+if claim > 0 then
+  redis.call('HSET', KEYS[1], id, string.format('%.0f %.0f', claim, now + ttl * 1000))
+  redis.call('PEXPIRE', KEYS[1], ttl * 2)
+else
+  claim = 0
+  redis.call('HDEL', KEYS[1], id)
+end
+return {claim, others}

@@ -1,0 +1,151 @@
+package admission
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	redisclient "github.com/redis/go-redis/v9"
+
+	"github.com/sluice-serve/sluice/cache/redis"
+	"github.com/sluice-serve/sluice/infer"
+)
+
+//go:embed lua/draw.lua
+var drawScript string
+
+//go:embed lua/claim.lua
+var claimScript string
+
+// Redis says where limits are shared.
+type Redis struct {
+	Config redis.Config
+}
+
+// ParseRedis reads the settings of --limits-redis: those of the cache's Redis but ttl,
+// and password_file. Its errors are InvalidArg.
+func ParseRedis(settings map[string]string) (*Redis, error) {
+	known := slices.DeleteFunc(append(redis.Settings(), "password_file"), func(s string) bool { return s == "ttl" })
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		if !slices.Contains(known, name) {
+			return nil, infer.Errorf(infer.InvalidArg, "--limits-redis: there is no setting '%s': want one of %s", name, strings.Join(known, ", "))
+		}
+	}
+	if settings["host"] == "" || settings["port"] == "" {
+		return nil, infer.Errorf(infer.InvalidArg, "--limits-redis: give host=HOST,port=PORT")
+	}
+	settings = maps.Clone(settings)
+	if file := settings["password_file"]; file != "" {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, infer.Errorf(infer.InvalidArg, "--limits-redis: password_file: %w", err)
+		}
+		settings["password"] = strings.TrimSpace(string(text))
+	}
+	delete(settings, "password_file")
+	c, err := redis.ParseConfig(settings)
+	if err != nil {
+		return nil, infer.Errorf(infer.InvalidArg, "--limits-redis: %w", err)
+	}
+	return &Redis{Config: c}, nil
+}
+
+// open starts the link. Redis need not be there.
+func (r *Redis) open(ctx context.Context, l *Limits) (*link, error) {
+	client, err := r.Config.Client()
+	if err != nil {
+		return nil, infer.Errorf(infer.InvalidArg, "--limits-redis: %w", err)
+	}
+	id := make([]byte, 8)
+	if _, err := rand.Read(id); err != nil {
+		return nil, err
+	}
+	budget := r.Config.Budget
+	if budget <= 0 {
+		budget = redis.DefaultBudget
+	}
+	s := &redisStore{client: client, id: hex.EncodeToString(id), budget: budget,
+		drawing: redisclient.NewScript(drawScript), claiming: redisclient.NewScript(claimScript)}
+	return newLink(ctx, l, s, r.Config.Prefix, budget), nil
+}
+
+// redisStore asks by scripts, which Redis runs one at a time.
+type redisStore struct {
+	client            *redisclient.Client
+	id                string // of this gateway among the claims
+	budget            time.Duration
+	drawing, claiming *redisclient.Script
+	loaded            bool
+}
+
+// patience is how many budgets an exchange may take before Redis counts as gone; no call
+// waits for that.
+const patience = 20
+
+func (s *redisStore) exchange(ctx context.Context, qs []question, got, left []int64) error {
+	ctx, cancel := context.WithTimeout(ctx, max(patience*s.budget, 100*time.Millisecond))
+	defer cancel()
+	if len(qs) == 0 {
+		return s.client.Ping(ctx).Err()
+	}
+	for range 2 {
+		if err := s.load(ctx); err != nil {
+			return err
+		}
+		err := s.pipeline(ctx, qs, got, left)
+		if err == nil || !redisclient.HasErrorPrefix(err, "NOSCRIPT") {
+			return err
+		}
+		s.loaded = false // Redis was started anew
+	}
+	return fmt.Errorf("Redis does not keep scripts")
+}
+
+func (s *redisStore) load(ctx context.Context) error {
+	if s.loaded {
+		return nil
+	}
+	for _, script := range []*redisclient.Script{s.drawing, s.claiming} {
+		if err := script.Load(ctx, s.client).Err(); err != nil {
+			return err
+		}
+	}
+	s.loaded = true
+	return nil
+}
+
+// pipeline sends all questions at once. NOSCRIPT is the answer to all or to none.
+func (s *redisStore) pipeline(ctx context.Context, qs []question, got, left []int64) error {
+	pipe := s.client.Pipeline()
+	answers := make([]*redisclient.Cmd, len(qs))
+	for i := range qs {
+		q := &qs[i]
+		if q.held {
+			answers[i] = s.claiming.EvalSha(ctx, pipe, []string{q.key}, s.id, q.limit, q.used, q.want, claimLife.Milliseconds())
+			continue
+		}
+		answers[i] = s.drawing.EvalSha(ctx, pipe, []string{q.key}, strconv.FormatFloat(q.rate, 'g', -1, 64),
+			strconv.FormatFloat(q.burst, 'g', -1, 64), q.give, q.least, q.want)
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return err
+	}
+	for i, a := range answers {
+		pair, err := a.Int64Slice()
+		if err != nil || len(pair) != 2 {
+			return fmt.Errorf("a script's answer is no pair of numbers: %v, %w", a, err)
+		}
+		got[i], left[i] = pair[0], pair[1]
+	}
+	return nil
+}
+
+func (s *redisStore) close() error { return s.client.Close() }

@@ -1,0 +1,45 @@
+package stats
+
+// LimitFigures are those of the limits on callers at one moment.
+type LimitFigures struct {
+	Limits       []LimitRefusals
+	Rules        int // of the file
+	Meters       int // callers and models that are measured now
+	Shared       bool
+	Connected    bool // Redis answers
+	Asked        uint64
+	Failed, Late uint64
+}
+
+// LimitRefusals are those of one limit of one rule.
+type LimitRefusals struct {
+	Rule, Kind, Reason string
+	Refused, Shadowed  uint64
+}
+
+// Limits says where the figures of the limits on callers come from; it is called before
+// anything is scraped.
+func (r *Registry) Limits(figures func() LimitFigures) { r.limits = figures }
+
+func (w writer) collectLimits(f LimitFigures) {
+	for i := range f.Limits {
+		l := &f.Limits[i]
+		w.counter("sluice_limit_refusals_total", "Calls that a limit on callers refused, by rule.", float64(l.Refused),
+			"rule", l.Rule, "limit", l.Kind, "reason", l.Reason)
+		w.counter("sluice_limit_shadow_refusals_total", "Calls that a limit in shadow would have refused, by rule.", float64(l.Shadowed),
+			"rule", l.Rule, "limit", l.Kind, "reason", l.Reason)
+	}
+	w.gauge("sluice_limit_rules", "Rules of the limits file.", float64(f.Rules))
+	w.gauge("sluice_limit_meters", "Meters of callers, models and rules that are in use.", float64(f.Meters))
+	if !f.Shared {
+		return
+	}
+	connected := 0.0
+	if f.Connected {
+		connected = 1
+	}
+	w.gauge("sluice_limit_redis_up", "1 where limits are shared through Redis, 0 where the gateway limits alone.", connected)
+	w.counter("sluice_limit_redis_exchanges_total", "Exchanges with Redis for limits.", float64(f.Asked))
+	w.counter("sluice_limit_redis_failures_total", "Exchanges with Redis that failed.", float64(f.Failed))
+	w.counter("sluice_limit_redis_late_total", "Calls that did not wait for Redis any longer.", float64(f.Late))
+}
