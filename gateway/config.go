@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-serve/sluice/gateway/accesslog"
 	"github.com/sluice-serve/sluice/gateway/httpapi"
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/logging"
@@ -32,6 +33,7 @@ type Config struct {
 	HTTP       HTTPConfig
 	GRPC       GRPCConfig
 	Metrics    MetricsConfig
+	Observe    ObserveConfig
 	Trace      tracing.Settings
 	Workers    WorkersConfig
 	Cache      CacheConfig // empty: none
@@ -138,6 +140,7 @@ func DefaultConfig() Config {
 			KeepaliveTime: 2 * time.Hour, KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute},
 		Metrics: MetricsConfig{Listen: Listen{Allow: true, Port: 8002}, GPU: true, CPU: true, Interval: 2 * time.Second,
 			Counters: true},
+		Observe:   ObserveConfig{AccessLog: accesslog.DefaultConfig()},
 		Workers:   WorkersConfig{Local: true, RequestArena: 256 << 20, ResponseArena: 256 << 20},
 		BodyLimit: 1 << 30,
 	}
@@ -153,7 +156,7 @@ func (c *Config) Validate() error {
 	if !c.HTTP.Allow && !c.GRPC.Allow {
 		bad("--allow-http and --allow-grpc are both false: nothing would be served")
 	}
-	errs = append(errs, c.Repository.validate(), c.Cache.Validate(), c.Log.Validate(), checkTLS("http", c.HTTP.TLS), checkTLS("grpc", c.GRPC.TLS))
+	errs = append(errs, c.Repository.validate(), c.Cache.Validate(), c.Log.Validate(), c.Observe.AccessLog.Validate(), checkTLS("http", c.HTTP.TLS), checkTLS("grpc", c.GRPC.TLS))
 	for name, l := range map[string]Listen{"http": c.HTTP.Listen, "grpc": c.GRPC.Listen} {
 		if l.Forward == "" {
 			continue

@@ -28,6 +28,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/stats"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/tracing"
+	"github.com/sluice-serve/sluice/tracing/otlp"
 	"github.com/sluice-serve/sluice/workers/client"
 )
 
@@ -43,8 +44,10 @@ type Gateway struct {
 	models   *repository.Repository
 	control  *control.Server
 	pipeline *pipeline.Pipeline
+	observer observer
 	cache    *cache.Step // nil: off
 	tracer   *tracing.Tracer
+	spans    *otlp.Exporter // nil: traces are no spans
 	bodies   *memory.Bodies
 	batches  atomic.Uint64
 	limiter  *ratelimit.Limiter // nil: off
@@ -52,7 +55,7 @@ type Gateway struct {
 	http    *httpapi.Server // nil: off
 	grpc    *grpcapi.Server // nil: off
 	load    load.Answers
-	metrics net.Listener    // nil: off
+	metrics net.Listener // nil: off
 }
 
 // New starts the workers, joins all parts and opens the listeners, so that a port
@@ -99,13 +102,18 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 		repository.Deps{Forget: g.forget, Workers: repositoryWorkers{g.workers}, NewStats: g.newStats, NewScheduler: g.newScheduler, GPUMemory: g.gpuMemory,
 			Agents: agents{agent.New(r.Agents, g.logger)}, Stores: g.store,
 			Changed: func() { g.control.Changed() }, Log: g.logger})
-	g.tracer = tracing.New(g.cfg.Trace, tracing.Deps{Log: g.logger, Dropped: g.stats.TracesDropped})
+	if err := g.openTracing(); err != nil {
+		return err
+	}
 	g.control = control.New(g.cfg.ID, g.cfg.Version, control.Deps{Models: g.models, Log: g.log, Tracer: g.tracer, Cache: g.purger()})
 	g.pipeline = pipeline.New(models{g.models})
 	g.pipeline.Trace(g.tracer)
 	g.pipeline.Cache(g.cache)
 	g.bodies = &memory.Bodies{Arena: g.workers.Memory(), Limit: g.cfg.BodyLimit}
 	if err := g.openLoad(); err != nil {
+		return err
+	}
+	if err := g.openObserver(); err != nil {
 		return err
 	}
 	return g.listen(ctx)
@@ -190,7 +198,8 @@ func (g *Gateway) serve(serving context.Context, running *sync.WaitGroup, failed
 	if g.metrics != nil {
 		run("metrics", func() error { return g.stats.Serve(serving, g.metrics) })
 	}
-	run("tracing", func() error { return g.tracer.Run(serving) })
+	run("tracing", func() error { return g.runTracing(serving) })
+	run("access log", func() error { return g.observer.log.Run(serving) })
 	running.Go(func() { g.watchWorkers(serving) })
 	running.Go(func() { g.models.Run(serving) })
 	running.Go(func() { g.runLoad(serving) })

@@ -56,7 +56,9 @@ func (g *Gateway) newHTTP(ctx context.Context) (*httpapi.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf := httpapi.Config{Config: c.config(), TLS: c.TLS, Transport: httpapi.Transport(c.Transport)}
+	sockets := c.config()
+	sockets.Count = &g.observer.connections.http
+	conf := httpapi.Config{Config: sockets, TLS: c.TLS, Transport: httpapi.Transport(c.Transport)}
 	s := httpapi.NewServer(conf, api, g.logger)
 	return s, s.Listen(ctx)
 }
@@ -65,6 +67,7 @@ func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
 	c := &g.cfg.GRPC
 	conf := grpcapi.DefaultConfig()
 	conf.Config = c.config()
+	conf.Count = &g.observer.connections.grpc
 	conf.Forward, conf.StandardCodec = c.Forward, c.StandardCodec
 	conf.TLS, conf.Log = c.TLS, g.logger
 	conf.Transport = grpcapi.Transport(c.Transport)
@@ -95,6 +98,7 @@ func (g *Gateway) logFailure(ctx context.Context, method string, req *infer.Requ
 	attrs := []any{"method", method, "code", infer.CodeOf(err).String(), "error", err}
 	if req != nil {
 		attrs = append(attrs, "model", req.Model, "version", req.Version, "id", req.ID)
+		attrs = append(attrs, whose(req)...)
 	}
 	var bug *infer.Bug
 	if errors.As(err, &bug) {
