@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"strings"
 
 	"github.com/sluice-serve/sluice/gateway/httpapi/internal/json"
 	"github.com/sluice-serve/sluice/infer"
@@ -150,29 +151,41 @@ func list(s *json.Scanner) ([]string, error) {
 
 // appendTraceSettings appends the answer of the trace extension.
 func appendTraceSettings(b []byte, m *inference.TraceSettingResponse) []byte {
+	settings := m.GetSettings()
+	first := true
+	member := func(name string) {
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		b = append(json.AppendString(b, name), ':')
+	}
 	b = append(b, '{')
-	for i, name := range tracing.Names() {
+	for _, name := range tracing.ShownNames(strings.Join(settings["trace_mode"].GetValue(), ""), settings) {
+		values := settings[name].GetValue()
+		if name == "trace_level" {
+			member(name)
+			b = appendStrings(b, values)
+			continue
+		}
+		if len(values) == 0 {
+			values = []string{""}
+		}
+		for _, v := range values { // several resource attributes are several members, as in the original
+			member(name)
+			b = json.AppendString(b, v)
+		}
+	}
+	return append(b, '}')
+}
+
+func appendStrings(b []byte, values []string) []byte {
+	b = append(b, '[')
+	for i, v := range values {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(json.AppendString(b, name), ':')
-		values := m.GetSettings()[name].GetValue()
-		if name != "trace_level" {
-			one := ""
-			if len(values) > 0 {
-				one = values[0]
-			}
-			b = json.AppendString(b, one)
-			continue
-		}
-		b = append(b, '[')
-		for j, v := range values {
-			if j > 0 {
-				b = append(b, ',')
-			}
-			b = json.AppendString(b, v)
-		}
-		b = append(b, ']')
+		b = json.AppendString(b, v)
 	}
-	return append(b, '}')
+	return append(b, ']')
 }

@@ -42,6 +42,7 @@ func ParseServe(args []string, env func(string) (string, bool)) (*Serve, error) 
 		return s, fmt.Errorf("--grpc-use-ssl needs --grpc-server-cert and --grpc-server-key")
 	}
 	s.finish()
+	s.finishSpans(env)
 	if err := s.finishCache(env); err != nil {
 		return s, err
 	}
@@ -69,6 +70,7 @@ func ParseCheck(args []string, env func(string) (string, bool)) (*Serve, error) 
 		return s, err
 	}
 	s.finish()
+	s.finishSpans(env)
 	if err := s.finishCache(env); err != nil {
 		return s, err
 	}

@@ -23,14 +23,18 @@ type traceFlags struct {
 		file      *string
 		frequency *uint32
 	}
+	spans otelFlags
 }
 
 func (s *Serve) tracing() []flag {
 	return []flag{
 		{name: "trace-config", arg: "string,string=string", repeat: true, help: "A setting of the trace extension: level=OFF|TIMESTAMPS|TENSORS " +
 			"(several may be given), rate=N (every N'th request is traced; default 1000), count=N (that many traces; default -1, no bound), " +
-			"mode=triton; triton,file=PATH (where traces go; without it nothing is traced) and triton,log-frequency=N (a file PATH.<idx> " +
-			"for each N traces; default 0, all in one).", set: s.traceConfig},
+			"mode=triton|opentelemetry; triton,file=PATH (where traces go; without it nothing is traced) and triton,log-frequency=N (a file PATH.<idx> " +
+			"for each N traces; default 0, all in one); opentelemetry,url=URL (of an OTLP collector; default " + tracing.DefaultURL + "), " +
+			"opentelemetry,resource=KEY=VALUE, opentelemetry,bsp_max_queue_size=N (default 2048), opentelemetry,bsp_schedule_delay=MS " +
+			"(default 5000), opentelemetry,bsp_max_export_batch_size=N (default 512), opentelemetry,baggage=KEY (a member of callers' baggage " +
+			"that becomes an attribute). The OTEL_… variables of OpenTelemetry count too.", set: s.traceConfig},
 	}
 }
 
@@ -42,9 +46,10 @@ func (s *Serve) traceConfig(v string) error {
 		mode, setting = "", v
 	} else if mode == "" {
 		return fmt.Errorf("No trace mode specified. --trace-config option format is <trace mode>,<setting>=<value> or <setting>=<value>. Got %s", v)
-	} else if err := traceMode(mode); err != nil {
+	} else if err := traceMode(mode, new(string)); err != nil {
 		return err
 	}
+	mode = strings.ToLower(mode)
 	name, value, ok := strings.Cut(setting, "=")
 	if !ok || name == "" || value == "" {
 		return fmt.Errorf("--trace-config option format is '<trace mode>,<setting>=<value>'. Got %s", v)
@@ -58,7 +63,9 @@ func (s *Serve) traceConfig(v string) error {
 	case mode == "" && name == "count":
 		return into(&c.count, value, -1, math.MaxInt32)
 	case mode == "" && name == "mode":
-		return traceMode(value)
+		return traceMode(value, &s.trace.spans.mode)
+	case mode == tracing.ModeOpenTelemetry:
+		return s.trace.spans.set(name, value)
 	case mode != "" && name == "file":
 		c.file = &value
 		return nil
@@ -70,15 +77,14 @@ func (s *Serve) traceConfig(v string) error {
 	return fmt.Errorf("mode triton has no setting '%s'; there are file and log-frequency", name)
 }
 
-// traceMode refuses all modes but the original's own.
-func traceMode(v string) error {
-	switch strings.ToLower(v) {
-	case tracing.Mode:
+// traceMode reads a mode.
+func traceMode(v string, mode *string) error {
+	*mode = strings.ToLower(v)
+	switch *mode {
+	case tracing.Mode, tracing.ModeOpenTelemetry:
 		return nil
-	case "opentelemetry":
-		return fmt.Errorf("trace mode 'opentelemetry' is not in this version of sluice")
 	}
-	return fmt.Errorf("invalid value for trace mode option: %s. Available options are \"triton\" and \"opentelemetry\"", strings.ToLower(v))
+	return fmt.Errorf("invalid value for trace mode option: %s. Available options are \"triton\" and \"opentelemetry\"", *mode)
 }
 
 // traceLevel reads one level. Source: ParseTraceLevelOption of the original.
@@ -135,8 +141,7 @@ func (s *Serve) deprecatedTracing() []flag {
 	}
 }
 
-// finishTrace puts the flags together, and notices settings with which nothing would be
-// traced: the original is silent about them.
+// finishTrace puts the flags together.
 func (s *Serve) finishTrace() {
 	c, o, t := &s.trace.config, &s.trace.old, &s.Config.Trace
 	t.Level = c.level | o.level
@@ -152,7 +157,12 @@ func (s *Serve) finishTrace() {
 	s.overrides("file", o.file != nil && c.file != nil)
 	t.LogFrequency = choose(t.LogFrequency, o.frequency, c.frequency)
 	s.overrides("log-frequency", o.frequency != nil && c.frequency != nil)
-	switch {
+}
+
+// noticeTrace notices settings with which nothing would be traced: the original is
+// silent about them.
+func (s *Serve) noticeTrace() {
+	switch t := &s.Config.Trace; {
 	case t.Level == 0:
 	case t.File == "":
 		s.Notices = append(s.Notices, "nothing is traced: --trace-config triton,file=<path> is not given")
