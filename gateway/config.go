@@ -38,6 +38,7 @@ type Config struct {
 	Workers    WorkersConfig
 	Cache      CacheConfig // empty: none
 	RateLimit  RateLimitConfig
+	Limits     LimitsConfig
 	Load       LoadConfig
 
 	// BodyLimit bounds the bytes of request bodies held at one time, of all protocols.
@@ -156,7 +157,7 @@ func (c *Config) Validate() error {
 	if !c.HTTP.Allow && !c.GRPC.Allow {
 		bad("--allow-http and --allow-grpc are both false: nothing would be served")
 	}
-	errs = append(errs, c.Repository.validate(), c.Cache.Validate(), c.Log.Validate(), c.Observe.AccessLog.Validate(), checkTLS("http", c.HTTP.TLS), checkTLS("grpc", c.GRPC.TLS))
+	errs = append(errs, c.Repository.validate(), c.Cache.Validate(), c.Limits.Validate(), c.Log.Validate(), c.Observe.AccessLog.Validate(), checkTLS("http", c.HTTP.TLS), checkTLS("grpc", c.GRPC.TLS))
 	for name, l := range map[string]Listen{"http": c.HTTP.Listen, "grpc": c.GRPC.Listen} {
 		if l.Forward == "" {
 			continue

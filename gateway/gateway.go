@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/cache"
+	"github.com/sluice-serve/sluice/gateway/admission"
 	"github.com/sluice-serve/sluice/gateway/control"
 	"github.com/sluice-serve/sluice/gateway/grpcapi"
 	"github.com/sluice-serve/sluice/gateway/httpapi"
@@ -53,6 +54,7 @@ type Gateway struct {
 	bodies   *memory.Bodies
 	batches  atomic.Uint64
 	limiter  *ratelimit.Limiter // nil: off
+	limits   *admission.Limits  // nil: off
 
 	http    *httpapi.Server // nil: off
 	grpc    *grpcapi.Server // nil: off
@@ -111,6 +113,9 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	g.pipeline = pipeline.New(models{g.models})
 	g.pipeline.Trace(g.tracer)
 	g.pipeline.Cache(g.cache)
+	if err := g.openLimits(ctx); err != nil {
+		return err
+	}
 	g.bodies = &memory.Bodies{Arena: g.workers.Memory(), Limit: g.cfg.BodyLimit}
 	if err := g.openLoad(); err != nil {
 		return err
@@ -204,6 +209,9 @@ func (g *Gateway) serve(serving context.Context, running *sync.WaitGroup, failed
 	run("access log", func() error { return g.observer.log.Run(serving) })
 	running.Go(func() { g.watchWorkers(serving) })
 	running.Go(func() { g.models.Run(serving) })
+	if g.limits != nil {
+		running.Go(func() { g.limits.Run(serving) })
+	}
 	running.Go(func() { g.runLoad(serving) })
 }
 
@@ -352,6 +360,9 @@ func (g *Gateway) close(ctx context.Context) error {
 	}
 	if g.cache != nil {
 		errs = append(errs, g.cache.Close(ctx))
+	}
+	if g.limits != nil {
+		errs = append(errs, g.limits.Stop(ctx))
 	}
 	if g.alarm != nil {
 		errs = append(errs, g.alarm.Close())
