@@ -18,7 +18,7 @@ type Limits struct {
 	calls      sync.Pool // *call
 	now        func() int64
 	log        *slog.Logger
-	path       string
+	file       watched // Run's
 	reloaded   func(error)
 
 	mu      sync.Mutex
@@ -37,19 +37,23 @@ type Deps struct {
 // New reads the file; "" limits nothing. Its error says all that is wrong. With Redis it
 // starts a goroutine, which Stop ends.
 func New(ctx context.Context, path string, deps Deps) (*Limits, error) {
-	rules := &Rules{track: 1}
+	rules, text := &Rules{track: 1}, []byte(nil)
 	if path != "" {
 		var err error
-		if rules, err = read(path); err != nil {
+		if rules, text, err = read(path); err != nil {
 			return nil, err
 		}
 	}
-	return start(ctx, rules, path, deps)
+	l, err := start(ctx, rules, deps)
+	if err == nil {
+		l.file = watched{path: path, text: text}
+	}
+	return l, err
 }
 
 // start makes limits of rules.
-func start(ctx context.Context, rules *Rules, path string, deps Deps) (*Limits, error) {
-	l := &Limits{path: path, log: deps.Log, now: deps.Now, reloaded: deps.Reloaded, tallies: map[tallyKey]*tally{}}
+func start(ctx context.Context, rules *Rules, deps Deps) (*Limits, error) {
+	l := &Limits{log: deps.Log, now: deps.Now, reloaded: deps.Reloaded, tallies: map[tallyKey]*tally{}}
 	if l.now == nil {
 		l.now = infer.Now
 	}
@@ -420,11 +424,10 @@ func (l *Limits) Run(ctx context.Context) {
 	look, sweep := time.NewTicker(time.Second), time.NewTicker(10*time.Second)
 	defer look.Stop()
 	defer sweep.Stop()
-	f := watched{path: l.path}
 	for {
 		select {
 		case <-look.C:
-			l.follow(&f)
+			l.follow(&l.file)
 		case <-sweep.C:
 			l.sweep()
 		case <-ctx.Done():

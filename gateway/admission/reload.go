@@ -9,16 +9,16 @@ import (
 )
 
 // read reads and parses a limits file.
-func read(path string) (*Rules, error) {
+func read(path string) (*Rules, []byte, error) {
 	text, err := readFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("limits file: %w", err)
+		return nil, nil, fmt.Errorf("limits file: %w", err)
 	}
 	rules, err := Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("limits file %s: %w", path, err)
+		return nil, nil, fmt.Errorf("limits file %s: %w", path, err)
 	}
-	return rules, nil
+	return rules, text, nil
 }
 
 func readFile(path string) (text []byte, err error) {

@@ -1,0 +1,55 @@
+package gateway
+
+import (
+	"context"
+
+	"github.com/sluice-serve/sluice/gateway/admission"
+	"github.com/sluice-serve/sluice/gateway/stats"
+)
+
+// LimitsConfig is --limits-file and --limits-redis.
+type LimitsConfig struct {
+	File  string            // "": callers are not limited
+	Redis map[string]string // settings of the Redis through which gateways share limits; empty: none
+}
+
+// Validate says what is wrong with the settings.
+func (c *LimitsConfig) Validate() error {
+	_, err := c.redis()
+	return err
+}
+
+func (c *LimitsConfig) redis() (*admission.Redis, error) {
+	if len(c.Redis) == 0 {
+		return nil, nil
+	}
+	return admission.ParseRedis(c.Redis)
+}
+
+// openLimits puts the limits on callers before everything; g.limits stays nil where
+// there are none.
+func (g *Gateway) openLimits(ctx context.Context) error {
+	if g.cfg.Limits.File == "" {
+		return nil
+	}
+	redis, err := g.cfg.Limits.redis()
+	if err != nil {
+		return err
+	}
+	limits, err := admission.New(ctx, g.cfg.Limits.File, admission.Deps{Log: g.logger, Redis: redis, Reloaded: g.stats.Reload("limits").Done})
+	if err != nil {
+		return err
+	}
+	g.limits = limits
+	g.stats.Limits(func() stats.LimitFigures { return limitFigures(limits.Figures()) })
+	g.pipeline.Admission(limits)
+	return nil
+}
+
+func limitFigures(f admission.Figures) stats.LimitFigures {
+	out := stats.LimitFigures{Rules: f.Rules, Meters: f.Meters, Shared: f.Shared, Connected: f.Connected, Asked: f.Asked, Failed: f.Failed, Late: f.Late}
+	for _, r := range f.Refusals {
+		out.Limits = append(out.Limits, stats.LimitRefusals{Rule: r.Rule, Kind: r.Kind.String(), Reason: string(r.Reason), Refused: r.Refused, Shadowed: r.Shadowed})
+	}
+	return out
+}
