@@ -30,7 +30,6 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/tracing"
 	"github.com/sluice-serve/sluice/tracing/otlp"
-	"github.com/sluice-serve/sluice/tracing/otlp"
 	"github.com/sluice-serve/sluice/workers/client"
 )
 
@@ -49,7 +48,6 @@ type Gateway struct {
 	observer observer
 	cache    *cache.Step // nil: off
 	tracer   *tracing.Tracer
-	spans    *otlp.Exporter // nil: traces are no spans
 	spans    *otlp.Exporter // nil: traces are no spans
 	bodies   *memory.Bodies
 	batches  atomic.Uint64
