@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net/netip"
@@ -27,6 +28,8 @@ type Pipeline interface {
 	// Refused counts a request that was opened and never reached Infer; of req, model
 	// and version are read.
 	Refused(ctx context.Context, req *infer.Request, err error)
+	// Visible says that a list which the call asked for may show a model.
+	Visible(env *infer.Envelope, model string) bool
 }
 
 // Control answers what is no inference. Versions are as the client wrote them, "" for
@@ -166,6 +169,10 @@ type Call struct {
 	Length int64     // bytes of Body; -1: unknown
 	Remote netip.AddrPort
 	Unix   bool
+	// Certificate is the client's, verified by the transport; nil: none.
+	Certificate *x509.Certificate
+
+	env *infer.Envelope // of a control call, once it is opened
 }
 
 // Serve answers one call into reply, which the caller writes out and then Releases.

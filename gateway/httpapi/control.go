@@ -18,7 +18,7 @@ const maxControl = 1 << 20
 func (a *API) serveControl(ctx context.Context, call *Call, rt route, reply *Reply) {
 	env := &infer.Envelope{}
 	a.envelope(env, call, rt)
-	env.Header = call.Header.Get
+	env.Header, call.env = call.Header.Get, env
 	end := infer.End{Received: max(call.Length, 0)}
 	defer func() {
 		end.Status, end.Sent = reply.Status, reply.Length
@@ -57,7 +57,7 @@ func (a *API) answer(ctx context.Context, call *Call, rt route, reply *Reply) er
 		if err != nil {
 			return err
 		}
-		reply.json(appendStatistics(reply.buf[:0], m))
+		reply.json(appendStatistics(reply.buf[:0], a.statistics(call.env, m)))
 		return nil
 	case routeIndex:
 		return a.index(ctx, call, reply)
@@ -135,7 +135,7 @@ func (a *API) index(ctx context.Context, call *Call, reply *Reply) error {
 	if err != nil {
 		return err
 	}
-	reply.json(appendIndex(reply.buf[:0], m))
+	reply.json(appendIndex(reply.buf[:0], a.models(call.env, m)))
 	return nil
 }
 

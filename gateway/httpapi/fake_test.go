@@ -80,6 +80,8 @@ func (f *fake) Infer(ctx context.Context, req *infer.Request, send infer.SendFun
 	return send(identity(req))
 }
 
+func (f *fake) Visible(*infer.Envelope, string) bool { return true }
+
 func (f *fake) Refused(_ context.Context, req *infer.Request, err error) {
 	f.refused.Store(&refusal{req.Model, err})
 }

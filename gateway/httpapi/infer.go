@@ -56,8 +56,9 @@ func (x *exchange) free() {
 
 // envelope fills in what is known before the body.
 func (a *API) envelope(env *infer.Envelope, call *Call, rt route) {
-	*env = infer.Envelope{Protocol: "http", Method: call.Method, Path: call.Path, Action: routes[rt.kind].action, Model: rt.model, Version: rt.version,
-		RequestID: call.Header.Get("X-Request-Id"), Remote: call.Remote, Unix: call.Unix, BodySize: call.Length}
+	*env = infer.Envelope{Protocol: "http", Method: call.Method, Path: call.Path,
+		RequestID: call.Header.Get("X-Request-Id"), Remote: call.Remote, Unix: call.Unix, BodySize: call.Length, Certificate: call.Certificate}
+	rt.describe(call.Method, env)
 }
 
 // serveInfer is one inference from headers to answer.

@@ -61,6 +61,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if info, ok := r.Context().Value(connKey{}).(*connInfo); ok {
 		c.Remote, c.Unix = info.remote, info.unix
 	}
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		c.Certificate = r.TLS.PeerCertificates[0]
+	}
 	c.body = progress{r: r.Body, w: w, timeout: h.timeout, rate: h.rate}
 	c.Body = &c.body
 	h.api.Serve(r.Context(), &c.Call, &c.reply)

@@ -44,7 +44,7 @@ func retryAfter(r infer.Reason, known time.Duration) string {
 	}
 	switch r {
 	case infer.ReasonFairShare, infer.ReasonQueueFull, infer.ReasonQueueTimeout, infer.ReasonMemory, infer.ReasonWorkerLost,
-		infer.ReasonStopping, infer.ReasonNotReady:
+		infer.ReasonStopping, infer.ReasonNotReady, infer.ReasonKeysPending:
 		return "1"
 	}
 	return ""
@@ -53,6 +53,9 @@ func retryAfter(r infer.Reason, known time.Duration) string {
 // fail makes the reply the error's.
 func (r *Reply) fail(err error) {
 	r.text(Status(infer.CodeOf(err)), err.Error())
+	if r.Status == 401 {
+		r.Set("WWW-Authenticate", "Bearer") // RFC 9110, 15.5.2
+	}
 	if reason := infer.ReasonOf(err); reason != "" {
 		r.Set(ReasonHeader, string(reason))
 		if s := retryAfter(reason, infer.RetryOf(err)); s != "" {
