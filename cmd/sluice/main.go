@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-serve/sluice/cmd/sluice/internal/flags"
 	"github.com/sluice-serve/sluice/cmd/sluice/internal/health"
 	"github.com/sluice-serve/sluice/cmd/sluice/internal/models"
+	"github.com/sluice-serve/sluice/cmd/sluice/internal/xds"
 	"github.com/sluice-serve/sluice/gateway"
 	"github.com/sluice-serve/sluice/gateway/modelconfig"
 )
@@ -30,6 +31,7 @@ Usage:
   sluice serve --model-repository=DIR [flags]   serve (sluice serve --help lists the flags)
   sluice check DIR [DIR…]                       say what would be served from a repository, and what is wrong
   sluice models COMMAND [flags]                 list, load, unload and watch the models of a running server
+  sluice xds COMMAND [flags]                    run the control plane of a fleet, write an Envoy's bootstrap
   sluice health [flags]                         ask a running server whether it is ready
   sluice version                                print the version
 `
@@ -65,6 +67,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "health":
 		err = health.Run(ctx, args[1:], os.LookupEnv, stdout)
 		status = health.Status(err)
+	case "xds":
+		err = xds.Run(ctx, args[1:], stdout, stderr)
 	case "version", "--version":
 		_, err = fmt.Fprintln(stdout, "sluice", version)
 	case "help", "--help", "-h":
@@ -83,12 +87,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // noCommand says what is wrong with a command line that has no command of ours.
 func noCommand(args []string) error {
 	if len(args) == 0 {
-		return errors.New("give a command: serve, check, models, health or version")
+		return errors.New("give a command: serve, check, models, health, xds or version")
 	}
 	if strings.HasPrefix(args[0], "-") {
 		return fmt.Errorf("the command comes before the flags: sluice serve %s", strings.Join(args, " "))
 	}
-	if near := modelconfig.Nearest(args[0], []string{"serve", "check", "models", "health", "version", "help"}); near != "" {
+	if near := modelconfig.Nearest(args[0], []string{"serve", "check", "models", "health", "xds", "version", "help"}); near != "" {
 		return fmt.Errorf("no command '%s'; did you mean '%s'?", args[0], near)
 	}
 	return fmt.Errorf("no command '%s'", args[0])

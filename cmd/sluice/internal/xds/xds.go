@@ -1,0 +1,216 @@
+// Package xds is `sluice xds`: the control plane of a fleet as a process of its own, and
+// what an Envoy must be started with.
+package xds
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-serve/sluice/gateway/listen"
+	"github.com/sluice-serve/sluice/xds"
+	"github.com/sluice-serve/sluice/xds/bootstrap"
+	"github.com/sluice-serve/sluice/xds/fleet"
+	"github.com/sluice-serve/sluice/xds/plane"
+)
+
+// Usage is the help of `sluice xds`.
+const Usage = `Usage: sluice xds --config FILE [flags]        run the control plane of the fleet in FILE (docs/0013-control-plane.md)
+       sluice xds check FILE                   say what is wrong with a topology
+       sluice xds bootstrap [flags]            write what an Envoy is started with to standard output
+
+Flags of the control plane:
+`
+
+// options are the flags of the control plane.
+type options struct {
+	config       string
+	address      string
+	port         int
+	socket       string
+	tls          listen.TLS
+	interval     time.Duration
+	timeout      time.Duration
+	batch, grace time.Duration
+	portFile     string
+	help         bool
+}
+
+// Run does what args, those after `sluice xds`, say.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 {
+		switch args[0] {
+		case "bootstrap":
+			return writeBootstrap(args[1:], stdout)
+		case "check":
+			return check(args[1:], stdout)
+		}
+	}
+	o, fs := flags()
+	if err := fs.Parse(args); err != nil && !errors.Is(err, pflag.ErrHelp) {
+		return fmt.Errorf("%w (sluice xds --help lists the flags)", err)
+	}
+	if o.help || len(args) == 0 {
+		_, err := io.WriteString(stdout, Usage+fs.FlagUsages()+"\nFlags of bootstrap:\n"+bootstrapHelp())
+		return err
+	}
+	if rest := fs.Args(); len(rest) > 0 {
+		return fmt.Errorf("'%s' is neither a flag nor one of bootstrap, check", rest[0])
+	}
+	if o.config == "" {
+		return errors.New("--config names the topology")
+	}
+	return o.run(ctx, stderr)
+}
+
+func flags() (*options, *pflag.FlagSet) {
+	d := xds.DefaultRollout()
+	o := &options{}
+	fs := pflag.NewFlagSet("sluice xds", pflag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.SortFlags = false
+	fs.BoolVarP(&o.help, "help", "h", false, "print this")
+	fs.StringVar(&o.config, "config", "", "the topology, YAML; read again when it changes")
+	fs.StringVar(&o.address, "xds-address", "127.0.0.1", "address to listen on")
+	fs.IntVar(&o.port, "xds-port", 18000, "port to listen on; 0 takes any free one")
+	fs.StringVar(&o.socket, "xds-unix-socket", "", "Unix socket to listen on as well")
+	fs.StringVar(&o.tls.Cert, "xds-cert", "", "PEM file of the certificate shown to Envoys")
+	fs.StringVar(&o.tls.Key, "xds-key", "", "PEM file of its key")
+	fs.StringVar(&o.tls.Root, "xds-root-cert", "", "PEM file of the roots of Envoys' certificates, which they must show then")
+	fs.DurationVar(&o.interval, "interval", 250*time.Millisecond, "time between two looks at files and gateways")
+	fs.DurationVar(&o.timeout, "timeout", 2*time.Second, "what one look at a gateway may take")
+	fs.DurationVar(&o.batch, "batch", d.Batch, "how long a change waits for others")
+	fs.DurationVar(&o.grace, "grace", d.Grace, "how long what nothing refers to any more stays")
+	fs.StringVar(&o.portFile, "port-file", "", "write the port listened on to this file, as JSON")
+	return o, fs
+}
+
+func (o *options) run(ctx context.Context, stderr io.Writer) error {
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	o.tls.Mutual = o.tls.Root != ""
+	if err := errors.Join(o.tls.Validate(), Exposed(o.address, o.tls)); err != nil {
+		return err
+	}
+	listeners, err := listen.Open(ctx, listen.Config{Address: o.address, Port: o.port, UnixSocket: o.socket})
+	if err != nil {
+		return err
+	}
+	deps := plane.Deps{Log: log, Listeners: listeners}
+	if o.tls.Cert != "" {
+		if deps.TLS, err = o.tls.Config("h2"); err != nil {
+			return err
+		}
+	}
+	cfg := plane.Config{Fleet: fleet.Config{File: o.config, Interval: o.interval, Timeout: o.timeout}, Rollout: xds.DefaultRollout()}
+	cfg.Rollout.Batch, cfg.Rollout.Grace = o.batch, o.grace
+	p, err := plane.New(cfg, deps)
+	if err != nil {
+		return err
+	}
+	if o.portFile != "" {
+		if err := writePort(o.portFile, listeners[0].Addr()); err != nil {
+			return err
+		}
+	}
+	return p.Run(ctx)
+}
+
+// Exposed refuses a control plane that tells keys and addresses to everybody: other
+// addresses than loopback need TLS with certificates of Envoys.
+func Exposed(address string, t listen.TLS) error {
+	ip := net.ParseIP(address)
+	if address == "localhost" || ip != nil && ip.IsLoopback() || t.Cert != "" && t.Mutual {
+		return nil
+	}
+	return fmt.Errorf("the control plane tells certificates' keys: on %q it needs --xds-cert, --xds-key and --xds-root-cert", address)
+}
+
+// writePort writes {"xds": port} into a file that appears whole.
+func writePort(file string, at net.Addr) error {
+	port := 0
+	if t, ok := at.(*net.TCPAddr); ok {
+		port = t.Port
+	}
+	data, err := json.Marshal(map[string]int{"xds": port})
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".part")
+	if err := os.WriteFile(tmp, data, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, file)
+}
+
+func check(args []string, stdout io.Writer) error {
+	if len(args) != 1 {
+		return errors.New("sluice xds check takes one file")
+	}
+	data, err := os.ReadFile(args[0])
+	if err != nil {
+		return err
+	}
+	t, err := xds.Parse(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", args[0], err)
+	}
+	_, err = fmt.Fprintf(stdout, "%s: %d gateways, %d routes\n", args[0], len(t.Gateways), len(t.Routes))
+	return err
+}
+
+// bootstrapFlags are the flags of `sluice xds bootstrap`.
+func bootstrapFlags() (*bootstrap.Config, *bootstrap.TLS, *pflag.FlagSet) {
+	c, t := bootstrap.Default(), &bootstrap.TLS{}
+	fs := pflag.NewFlagSet("sluice xds bootstrap", pflag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.SortFlags = false
+	fs.StringSliceVar(&c.ControlPlanes, "xds", c.ControlPlanes, "host:port or unix:/path of control planes")
+	fs.StringVar(&c.Node, "node", c.Node, "name of this Envoy")
+	fs.StringVar(&c.Cluster, "cluster", c.Cluster, "name of the group of Envoys that it belongs to")
+	fs.StringVar(&c.Zone, "zone", c.Zone, "its zone; gateways there come first")
+	fs.BoolVar(&c.Delta, "delta", c.Delta, "the delta protocol in place of the state of the world")
+	fs.StringVar(&c.Admin, "admin", c.Admin, "ip:port of Envoy's admin interface")
+	fs.Int64Var(&c.MaxConnections, "max-connections", c.MaxConnections, "connections of callers")
+	fs.StringVar(&t.CA, "ca", "", "PEM file of the roots of the control plane's certificate")
+	fs.StringVar(&t.Cert, "cert", "", "PEM file of the certificate shown to the control plane")
+	fs.StringVar(&t.Key, "key", "", "PEM file of its key")
+	fs.StringVar(&t.Name, "server-name", "", "DNS name in the control plane's certificate")
+	return &c, t, fs
+}
+
+func bootstrapHelp() string {
+	_, _, fs := bootstrapFlags()
+	return fs.FlagUsages()
+}
+
+func writeBootstrap(args []string, stdout io.Writer) error {
+	c, t, fs := bootstrapFlags()
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			_, err = io.WriteString(stdout, "Flags of sluice xds bootstrap:\n"+fs.FlagUsages())
+		}
+		return err
+	}
+	if rest := fs.Args(); len(rest) > 0 {
+		return fmt.Errorf("'%s' is not a flag", strings.Join(rest, " "))
+	}
+	if t.CA != "" {
+		c.TLS = t
+	}
+	data, err := bootstrap.YAML(*c)
+	if err != nil {
+		return err
+	}
+	_, err = stdout.Write(data)
+	return err
+}

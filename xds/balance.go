@@ -1,0 +1,56 @@
+package xds
+
+import (
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	loadv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/client_side_weighted_round_robin/v3"
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/common/v3"
+	leastv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/least_request/v3"
+	overridev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/override_host/v3"
+	ringv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/ring_hash/v3"
+	roundv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/round_robin/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// DestinationHeader is what an endpoint picker sets to ip:port of the gateway it chose;
+// several, separated by commas, are tried in their order.
+// Source: the endpoint picker protocol of the Gateway API's inference extension.
+const DestinationHeader = "x-gateway-destination-endpoint"
+
+// balance is how a cluster's gateways share calls. With a picker its choice comes first,
+// and the policy is what is left when it made none.
+func (b *builder) balance() *clusterv3.LoadBalancingPolicy {
+	policy := b.policy()
+	if b.t.Services.Picker == nil {
+		return policy
+	}
+	return b.policies("envoy.load_balancing_policies.override_host", &overridev3.OverrideHost{
+		OverrideHostSources: []*overridev3.OverrideHost_OverrideHostSource{{Header: DestinationHeader}},
+		FallbackPolicy:      policy})
+}
+
+func (b *builder) policy() *clusterv3.LoadBalancingPolicy {
+	local := &commonv3.LocalityLbConfig{LocalityConfigSpecifier: &commonv3.LocalityLbConfig_ZoneAwareLbConfig_{
+		ZoneAwareLbConfig: &commonv3.LocalityLbConfig_ZoneAwareLbConfig{}}}
+	switch b.up.Balance {
+	case BalanceRoundRobin:
+		return b.policies("envoy.load_balancing_policies.round_robin", &roundv3.RoundRobin{LocalityLbConfig: local})
+	case BalanceLoad:
+		return b.policies("envoy.load_balancing_policies.client_side_weighted_round_robin", &loadv3.ClientSideWeightedRoundRobin{
+			BlackoutPeriod: durationpb.New(time.Second), WeightExpirationPeriod: durationpb.New(30 * time.Second),
+			WeightUpdatePeriod: durationpb.New(time.Second)})
+	case BalanceHash:
+		return b.policies("envoy.load_balancing_policies.ring_hash", &ringv3.RingHash{
+			MinimumRingSize: wrapperspb.UInt64(1024)})
+	}
+	return b.policies("envoy.load_balancing_policies.least_request", &leastv3.LeastRequest{LocalityLbConfig: local})
+}
+
+func (b *builder) policies(name string, config proto.Message) *clusterv3.LoadBalancingPolicy {
+	return &clusterv3.LoadBalancingPolicy{Policies: []*clusterv3.LoadBalancingPolicy_Policy{{
+		TypedExtensionConfig: &corev3.TypedExtensionConfig{Name: name, TypedConfig: b.packed(config)}}}}
+}

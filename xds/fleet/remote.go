@@ -1,0 +1,180 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-serve/sluice/xds"
+)
+
+// maxAnswer bounds an answer of a gateway, in bytes.
+const maxAnswer = 16 << 20
+
+// remote asks a gateway over HTTP: its readiness, its repository index and, once for
+// each model that appears, whether it has sequences.
+type remote struct {
+	base     string
+	client   *http.Client
+	interval time.Duration
+	timeout  time.Duration
+	stateful map[string]bool // by model; only of those in the last index
+}
+
+func newRemote(g *xds.Gateway, t *xds.ClientTLS, secrets xds.Secrets, cfg *Config) (*remote, error) {
+	if g.HTTP == "" {
+		return nil, errors.New("it has no HTTP port, which tells how it is")
+	}
+	r := &remote{base: "http://" + g.HTTP, interval: cfg.Interval, timeout: cfg.Timeout, stateful: map[string]bool{}}
+	transport := &http.Transport{MaxIdleConns: 2, IdleConnTimeout: time.Minute, DisableCompression: true}
+	if path, ok := strings.CutPrefix(g.HTTP, "unix:"); ok {
+		r.base = "http://gateway"
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", path)
+		}
+	}
+	if t != nil {
+		r.base = "https" + strings.TrimPrefix(r.base, "http")
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(secrets[t.CA])
+		transport.TLSClientConfig = clientTLS(t, roots)
+		if t.Cert != "" {
+			pair, err := tls.X509KeyPair(secrets[t.Cert], secrets[t.Key])
+			if err != nil {
+				return nil, err
+			}
+			transport.TLSClientConfig.Certificates = []tls.Certificate{pair}
+		}
+	}
+	r.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return r, nil
+}
+
+// clientTLS checks a gateway's certificate as Envoy does: its chain, and its DNS name
+// only where one is given.
+func clientTLS(t *xds.ClientTLS, roots *x509.CertPool) *tls.Config {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: t.Name}
+	if t.Name == "" {
+		c.InsecureSkipVerify = true // VerifyConnection checks the chain
+		c.VerifyConnection = func(s tls.ConnectionState) error {
+			between := x509.NewCertPool()
+			for _, cert := range s.PeerCertificates[1:] {
+				between.AddCert(cert)
+			}
+			_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between})
+			return err
+		}
+	}
+	return c
+}
+
+// Watch asks at every interval.
+func (r *remote) Watch(ctx context.Context, report func(State)) {
+	defer r.client.CloseIdleConnections()
+	tick := time.NewTicker(r.interval)
+	defer tick.Stop()
+	for {
+		s := r.ask(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		report(s)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// ask is one look. What can't be asked is not ready; an index that is refused or can't
+// be read is not known.
+func (r *remote) ask(ctx context.Context) State {
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	status, _, err := r.call(ctx, http.MethodGet, "/v2/health/ready", nil)
+	s := State{Ready: err == nil && status == http.StatusOK}
+	if err != nil {
+		return s
+	}
+	if models, err := r.index(ctx); err == nil {
+		s.Models = models
+	}
+	return s
+}
+
+// index is the repository index, in order.
+func (r *remote) index(ctx context.Context) ([]xds.Model, error) {
+	status, body, err := r.call(ctx, http.MethodPost, "/v2/repository/index", []byte("{}"))
+	if err != nil {
+		return nil, err
+	}
+	if status != http.StatusOK {
+		return nil, unexpected("repository index", status)
+	}
+	var entries []struct{ Name, Version, State string }
+	if err := json.Unmarshal(body, &entries); err != nil {
+		return nil, fmt.Errorf("repository index: %w", err)
+	}
+	models := make([]xds.Model, 0, len(entries))
+	known := make(map[string]bool, len(r.stateful))
+	for _, e := range entries {
+		m := xds.Model{Name: e.Name, Version: e.Version, Ready: e.State == "READY"}
+		if m.Ready {
+			if m.Stateful, err = r.sequences(ctx, e.Name); err != nil {
+				return nil, err
+			}
+			known[e.Name] = m.Stateful
+		}
+		models = append(models, m)
+	}
+	r.stateful = known
+	slices.SortFunc(models, xds.Model.Compare)
+	return models, nil
+}
+
+// sequences says whether a model has a sequence batcher. A model that went away
+// meanwhile has none.
+func (r *remote) sequences(ctx context.Context, model string) (bool, error) {
+	if v, ok := r.stateful[model]; ok {
+		return v, nil
+	}
+	status, body, err := r.call(ctx, http.MethodGet, "/v2/models/"+url.PathEscape(model)+"/config", nil)
+	if err != nil || status != http.StatusOK {
+		return false, err
+	}
+	var config struct {
+		Sequences *json.RawMessage `json:"sequence_batching"`
+	}
+	if err := json.Unmarshal(body, &config); err != nil {
+		return false, fmt.Errorf("model config: %w", err)
+	}
+	r.stateful[model] = config.Sequences != nil
+	return config.Sequences != nil, nil
+}
+
+func (r *remote) call(ctx context.Context, method, path string, body []byte) (status int, answer []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, r.base+path, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	res, err := r.client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { err = errors.Join(err, res.Body.Close()) }()
+	answer, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	return res.StatusCode, answer, err
+}

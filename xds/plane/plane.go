@@ -1,0 +1,140 @@
+// Package plane is a control plane put together: what xds.Server publishes, what
+// xds/fleet finds, and one gRPC server for Envoy's streams and for the services that
+// Envoy asks about calls. A gateway runs one, and `sluice xds` does.
+package plane
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/sluice-serve/sluice/xds"
+	"github.com/sluice-serve/sluice/xds/fleet"
+)
+
+// Config is a Plane in values.
+type Config struct {
+	Fleet   fleet.Config
+	Rollout xds.RolloutConfig
+}
+
+// Deps are a Plane's collaborators.
+type Deps struct {
+	Log *slog.Logger
+	// Listeners are the Plane's from New on, also when New fails.
+	Listeners []net.Listener
+	TLS       *tls.Config // nil: plain text
+	// Register puts further services on the gRPC server: authorization, rate limits,
+	// endpoint picker.
+	Register []func(grpc.ServiceRegistrar)
+	Sources  map[string]fleet.Source // see fleet.Deps
+	// Watch is told every topology that Envoys are told; nil: nobody.
+	Watch []func(*xds.Topology)
+}
+
+// Plane is a running control plane. New makes it, Run serves.
+type Plane struct {
+	server    *xds.Server
+	fleet     *fleet.Fleet
+	grpc      *grpc.Server
+	health    *health.Server
+	listeners []net.Listener
+	watch     []func(*xds.Topology)
+	log       *slog.Logger
+	register  []func(grpc.ServiceRegistrar)
+}
+
+// keepaliveTime is when a silent Envoy is asked whether it is there.
+const keepaliveTime = 30 * time.Second
+
+// New reads the topology and its files.
+func New(cfg Config, deps Deps) (*Plane, error) {
+	options := []grpc.ServerOption{
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	}
+	if deps.TLS != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(deps.TLS)))
+	}
+	p := &Plane{server: xds.New(cfg.Rollout, xds.Deps{Log: deps.Log}), grpc: grpc.NewServer(options...), health: health.NewServer(),
+		listeners: deps.Listeners, watch: deps.Watch, log: deps.Log, register: deps.Register}
+	var err error
+	p.fleet, err = fleet.New(cfg.Fleet, fleet.Deps{Server: p, Log: deps.Log, Sources: deps.Sources})
+	if err != nil {
+		return nil, errors.Join(err, p.closeListeners())
+	}
+	return p, nil
+}
+
+// Set is fleet.Server.
+func (p *Plane) Set(t *xds.Topology, secrets xds.Secrets) error {
+	if err := p.server.Set(t, secrets); err != nil {
+		return err
+	}
+	for _, f := range p.watch {
+		f(t)
+	}
+	p.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
+	return nil
+}
+
+// Held are the routes that wait; see xds.Server.
+func (p *Plane) Held() []xds.Held { return p.server.Held() }
+
+// Counts are the Envoys connected, and the updates they refused; see xds.Server.
+func (p *Plane) Counts() (envoys int, rejected uint64) { return p.server.Counts() }
+
+// Run serves until ctx ends or a listener fails. Envoys keep what they were told.
+func (p *Plane) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	healthpb.RegisterHealthServer(p.grpc, p.health)
+	p.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	p.server.Register(ctx, p.grpc)
+	for _, f := range p.register {
+		f(p.grpc)
+	}
+	errs := make(chan error, len(p.listeners)+2)
+	var running sync.WaitGroup
+	run := func(f func() error) {
+		running.Go(func() {
+			if err := f(); err != nil {
+				errs <- err
+				stop()
+			}
+		})
+	}
+	run(func() error { return p.server.Run(ctx) })
+	run(func() error { return p.fleet.Run(ctx) })
+	for _, l := range p.listeners {
+		p.log.Info("Started control plane at " + l.Addr().String())
+		run(func() error { return p.grpc.Serve(l) })
+	}
+	<-ctx.Done()
+	p.grpc.Stop()
+	running.Wait()
+	close(errs)
+	var all []error
+	for err := range errs {
+		all = append(all, err)
+	}
+	return errors.Join(all...)
+}
+
+func (p *Plane) closeListeners() error {
+	var errs []error
+	for _, l := range p.listeners {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}

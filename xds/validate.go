@@ -1,0 +1,151 @@
+package xds
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Parse reads a Topology from YAML. A field that there is not is a fault, with its line.
+func Parse(data []byte) (*Topology, error) {
+	t := &Topology{}
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	d.KnownFields(true)
+	if err := d.Decode(t); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return t, t.Validate()
+}
+
+// Validate says everything that is wrong with t at once, or nil.
+func (t *Topology) Validate() error {
+	f := &faults{}
+	names := map[string]bool{}
+	for i := range t.Gateways {
+		g := &t.Gateways[i]
+		where := fmt.Sprintf("gateway %q", g.Name)
+		f.unless(g.Name != "", "gateway %d has no name", i+1)
+		f.unless(!names[g.Name], "%s is there twice", where)
+		names[g.Name] = true
+		f.unless(g.HTTP != "" || g.GRPC != "", "%s has neither http nor grpc", where)
+		f.address(where+": http", g.HTTP)
+		f.address(where+": grpc", g.GRPC)
+		f.unless(g.Weight >= 0 && g.Weight <= 1<<20, "%s: weight %d is not in [0, %d]", where, g.Weight, 1<<20)
+		f.name(where+": group", g.Group)
+	}
+	f.listeners(t.Listeners)
+	seen := map[[2]string]bool{}
+	for i := range t.Routes {
+		r := &t.Routes[i]
+		key := [2]string{r.Model, r.Version}
+		f.unless(!seen[key], "route %q version %q is there twice", r.Model, r.Version)
+		seen[key] = true
+		f.route(r)
+	}
+	f.services(&t.Services)
+	f.upstream(&t.Upstream)
+	return errors.Join(f.errs...)
+}
+
+// faults gathers what is wrong.
+type faults struct{ errs []error }
+
+func (f *faults) unless(ok bool, format string, args ...any) {
+	if !ok {
+		f.errs = append(f.errs, fmt.Errorf(format, args...))
+	}
+}
+
+// address checks host:port or unix:path; "" is none.
+func (f *faults) address(what, text string) {
+	if text == "" || strings.HasPrefix(text, unixPrefix+"/") {
+		return
+	}
+	host, port, err := net.SplitHostPort(text)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	f.unless(err == nil && perr == nil && n > 0 && host != "", "%s: %q is not host:port or unix:/path", what, text)
+}
+
+// name checks what becomes part of names in Envoy.
+func (f *faults) name(what, text string) {
+	bad := func(r rune) bool { return !unicode.IsPrint(r) }
+	f.unless(len(text) <= 256 && !strings.ContainsFunc(text, bad), "%s %q is too long or has unprintable characters", what, text)
+}
+
+func (f *faults) listeners(ls []Listener) {
+	names := map[string]bool{}
+	for i := range ls {
+		l := &ls[i]
+		name := orDefault(l.Name, "mesh")
+		f.unless(!names[name], "listener %q is there twice", name)
+		names[name] = true
+		f.unless(l.Port >= 0 && l.Port < 1<<16, "listener %q: port %d is not in [0, 65535]", name, l.Port)
+		f.unless(l.Address == "" || net.ParseIP(l.Address) != nil, "listener %q: %q is not an IP address", name, l.Address)
+		f.unless(l.TrustedHops >= 0, "listener %q: trusted_hops is negative", name)
+		if l.TLS != nil {
+			f.unless(l.TLS.Cert != "" && l.TLS.Key != "", "listener %q: tls needs cert and key", name)
+			f.unless(!l.TLS.Optional || l.TLS.ClientCA != "", "listener %q: tls is optional, but has no client_ca", name)
+		}
+	}
+}
+
+func (f *faults) route(r *Route) {
+	where := fmt.Sprintf("route %q", r.Model)
+	f.unless(r.Model != "", "a route has no model")
+	f.name(where+": model", r.Model)
+	f.name(where+": version", r.Version)
+	f.unless(len(r.Targets) > 0, "%s has no targets", where)
+	f.unless(r.Timeout >= 0, "%s: the timeout is negative", where)
+	total, used := 0, 0
+	for i := range r.Targets {
+		t := r.target(i)
+		f.name(where+": target", t.Model+t.Version+t.Group)
+		f.unless(r.Targets[i].Weight >= 0 && t.Weight <= 1<<20, "%s: weight %d is not in [0, %d]", where, t.Weight, 1<<20)
+		total += t.Weight
+		if t.Weight > 0 {
+			used++
+		}
+	}
+	f.unless(len(r.Targets) == 0 || total > 0, "%s: all weights are 0", where)
+	f.unless(!r.Stateful || used < 2, "%s is stateful: its calls can't be shared out by weights, which would tear sequences apart", where)
+	for i := range r.Mirror {
+		p := r.Mirror[i].Percent
+		f.unless(p > 0 && p <= 100, "%s: the mirror's percent %v is not in (0, 100]", where, p)
+	}
+}
+
+func (f *faults) services(s *Services) {
+	for name, at := range map[string]string{"authz": s.Authz.address(), "rate_limit": s.RateLimit.address(), "picker": s.Picker.address(),
+		"collector": s.Collector.address()} {
+		f.address("services: "+name, at)
+	}
+	if c := s.Collector; c != nil {
+		f.unless(c.Address != "", "services: collector has no address")
+		f.unless(c.Percent == nil || *c.Percent >= 0 && *c.Percent <= 100, "services: collector: percent is not in [0, 100]")
+	}
+}
+
+func (f *faults) upstream(u *Upstream) {
+	f.unless(slices.Contains([]string{"", BalanceLeastRequest, BalanceRoundRobin, BalanceLoad, BalanceHash}, u.Balance),
+		"upstream: balance %q is none of %s, %s, %s, %s", u.Balance, BalanceLeastRequest, BalanceRoundRobin, BalanceLoad, BalanceHash)
+	f.unless(slices.Contains([]string{"", "prefer", "spread"}, u.Zones), "upstream: zones %q is neither prefer nor spread", u.Zones)
+	f.unless(u.BufferBytes == 0 || u.BufferBytes >= 65536 && u.BufferBytes <= 1<<30, "upstream: buffer_bytes %d is not in [65536, %d]", u.BufferBytes, 1<<30)
+	f.unless(u.RetryBudget >= 0 && u.RetryBudget <= 100, "upstream: retry_budget %v is not in [0, 100]", u.RetryBudget)
+	for name, n := range map[string]int{"retries": u.Retries, "errors_in_row": u.ErrorsInRow, "max_connections": u.MaxConnections,
+		"max_pending": u.MaxPending, "max_requests": u.MaxRequests, "max_streams": u.MaxStreams} {
+		f.unless(n >= 0 && n <= 1<<30, "upstream: %s %d is not in [0, %d]", name, n, 1<<30)
+	}
+	f.unless(min(u.ConnectTimeout, u.HealthInterval, u.Ejection, u.IdleTimeout) >= 0, "upstream: a time is negative")
+	if t := u.TLS; t != nil {
+		f.unless(t.CA != "", "upstream: tls needs ca")
+		f.unless((t.Cert == "") == (t.Key == ""), "upstream: tls needs cert and key, or neither")
+	}
+}
