@@ -243,6 +243,7 @@ func (s *Service) open(ctx context.Context, env *infer.Envelope, action infer.Ac
 	if st, ok := h2.FromContext(ctx); ok {
 		env.Header = st.Header
 		env.Remote, env.Unix = remote(st.Remote())
+		env.Certificate = st.Certificate()
 		return s.pipeline.Open(ctx, env)
 	}
 	env.Header = func(key string) string {
@@ -253,6 +254,7 @@ func (s *Service) open(ctx context.Context, env *infer.Envelope, action infer.Ac
 	}
 	if p, ok := peer.FromContext(ctx); ok {
 		env.Remote, env.Unix = remote(p.Addr)
+		env.Certificate = h2.Verified(p.AuthInfo)
 	}
 	return s.pipeline.Open(ctx, env)
 }

@@ -13,11 +13,14 @@ import (
 
 // answer runs one call of the control part: open, ask, close.
 func answer[T any](ctx context.Context, s *Service, method string, action infer.Action, name, version string, ask func() (T, error)) (T, error) {
-	env := infer.Envelope{Method: method}
+	env := infer.Envelope{Method: method, Change: methods[method].changes}
 	ctx, err := s.open(ctx, &env, action, name, version)
 	var v, none T
 	if err == nil {
 		v, err = ask()
+	}
+	if err == nil {
+		v = shown(s, &env, v)
 	}
 	if err == nil {
 		s.count(codes.OK)

@@ -75,6 +75,8 @@ func (p *fakePipeline) Infer(ctx context.Context, req *infer.Request, send infer
 	return send(p.echo(req))
 }
 
+func (p *fakePipeline) Visible(*infer.Envelope, string) bool { return true }
+
 func (p *fakePipeline) Refused(_ context.Context, req *infer.Request, err error) {
 	p.refused.Store(&refusal{req.Model, err})
 }

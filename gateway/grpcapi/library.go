@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/reflection"
 )
 
 // library is grpc-go as a transport.
@@ -22,7 +21,7 @@ type library struct{ *grpc.Server }
 func newLibrary(cfg *Config, service *Service, t *tls.Config) library {
 	l := library{grpc.NewServer(options(cfg, service, t)...)}
 	service.Register(l.Server)
-	reflection.Register(l.Server)
+	service.registerReflection(l.Server)
 	return l
 }
 

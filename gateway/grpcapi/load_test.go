@@ -95,6 +95,8 @@ type counted struct {
 	n atomic.Int64
 }
 
+func (*counted) Visible(*infer.Envelope, string) bool { return true }
+
 func (*counted) Refused(context.Context, *infer.Request, error) {}
 
 func (c *counted) Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error {

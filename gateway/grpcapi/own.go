@@ -4,8 +4,6 @@ import (
 	"crypto/tls"
 	"log/slog"
 
-	"google.golang.org/grpc/reflection"
-
 	"github.com/sluice-serve/sluice/gateway/h2"
 )
 
@@ -27,6 +25,6 @@ func newOwn(cfg *Config, service *Service, t *tls.Config) (*h2.Server, error) {
 		return nil, err
 	}
 	service.RegisterOn(server)
-	reflection.Register(server)
+	service.registerReflection(server)
 	return server, nil
 }

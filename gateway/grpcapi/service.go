@@ -34,6 +34,8 @@ type Pipeline interface {
 	// Refused counts a request that was opened and never reached Infer; of req, model
 	// and version are read.
 	Refused(ctx context.Context, req *infer.Request, err error)
+	// Visible says that a list which the call asked for may show a model.
+	Visible(env *infer.Envelope, model string) bool
 }
 
 // Control answers everything that is no inference. A model or version that is not
