@@ -24,6 +24,7 @@ Asks a running server for its health, for probes in images without a shell.
   --url <string>        the server: host:port, http://…, https://… or unix:///path
                         (default localhost and the port of SLUICE_HTTP_PORT, or 8000)
   --live                whether it lives (/v2/health/live), not whether it is ready (/v2/health/ready)
+  --listens <string>    whether anything listens at host:port or unix:///path, in place of both
   --timeout <duration>  how long the answer may take (default 2s)
 
 Exit status: 0 yes, 1 no or no answer, 2 wrong command line.
@@ -61,6 +62,7 @@ func Run(ctx context.Context, args []string, env func(string) (string, bool), st
 	f.Usage = func() {}
 	address := f.String("url", "", "")
 	live := f.Bool("live", false, "")
+	listens := f.String("listens", "", "")
 	timeout := f.Duration("timeout", 2*time.Second, "")
 	if err := f.Parse(args); errors.Is(err, pflag.ErrHelp) {
 		_, err := io.WriteString(stdout, Usage)
@@ -70,6 +72,11 @@ func Run(ctx context.Context, args []string, env func(string) (string, bool), st
 	}
 	if f.NArg() > 0 {
 		return usageError{fmt.Errorf("'%s' is not a flag", f.Arg(0))}
+	}
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	if *listens != "" {
+		return dial(ctx, *listens)
 	}
 	if *address == "" {
 		port, ok := env("SLUICE_HTTP_PORT")
@@ -82,8 +89,6 @@ func Run(ctx context.Context, args []string, env func(string) (string, bool), st
 	if *live {
 		path = "/v2/health/live"
 	}
-	ctx, cancel := context.WithTimeout(ctx, *timeout)
-	defer cancel()
 	return ask(ctx, *address, path)
 }
 
@@ -118,4 +123,17 @@ func ask(ctx context.Context, address, path string) error {
 		return fmt.Errorf("%s answered %s to %s", address, answer.Status, path)
 	}
 	return nil
+}
+
+// dial returns nil when somebody listens at address.
+func dial(ctx context.Context, address string) error {
+	network, at := "tcp", address
+	if path, ok := strings.CutPrefix(address, "unix://"); ok {
+		network, at = "unix", path
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, at)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
 }
