@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BINARY = ROOT / "bin" / "sluice"
+BINARY = pathlib.Path(os.environ.get("SLUICE_BINARY") or ROOT / "bin" / "sluice")
 DEMO = ROOT / "models"
 TEST_MODELS = ROOT / ".cache" / "test-models" / "models"
 BROKEN = ROOT / ".cache" / "test-models" / "broken"
