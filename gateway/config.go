@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/gateway/accesslog"
+	"github.com/sluice-serve/sluice/gateway/auth"
 	"github.com/sluice-serve/sluice/gateway/httpapi"
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/logging"
@@ -39,6 +40,7 @@ type Config struct {
 	Cache      CacheConfig // empty: none
 	RateLimit  RateLimitConfig
 	Limits     LimitsConfig
+	Auth       auth.Config
 	Load       LoadConfig
 
 	// BodyLimit bounds the bytes of request bodies held at one time, of all protocols.

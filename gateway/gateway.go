@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-serve/sluice/cache"
 	"github.com/sluice-serve/sluice/gateway/admission"
+	"github.com/sluice-serve/sluice/gateway/auth"
 	"github.com/sluice-serve/sluice/gateway/control"
 	"github.com/sluice-serve/sluice/gateway/grpcapi"
 	"github.com/sluice-serve/sluice/gateway/httpapi"
@@ -52,7 +53,8 @@ type Gateway struct {
 	bodies   *memory.Bodies
 	batches  atomic.Uint64
 	limiter  *ratelimit.Limiter // nil: off
-	limits   *admission.Limits  // nil: off
+	auth     *auth.Auth
+	limits   *admission.Limits // nil: off
 
 	http    *httpapi.Server // nil: off
 	grpc    *grpcapi.Server // nil: off
@@ -112,6 +114,9 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	g.pipeline.Trace(g.tracer)
 	g.pipeline.Cache(g.cache)
 	if err := g.openLimits(ctx); err != nil {
+		return err
+	}
+	if err := g.openAuth(); err != nil {
 		return err
 	}
 	g.bodies = &memory.Bodies{Arena: g.workers.Memory(), Limit: g.cfg.BodyLimit}
@@ -203,6 +208,7 @@ func (g *Gateway) serve(serving context.Context, running *sync.WaitGroup, failed
 	if g.metrics != nil {
 		run("metrics", func() error { return g.stats.Serve(serving, g.metrics) })
 	}
+	run("identity", func() error { return g.auth.Run(serving) })
 	run("tracing", func() error { return g.runTracing(serving) })
 	run("access log", func() error { return g.observer.log.Run(serving) })
 	running.Go(func() { g.watchWorkers(serving) })

@@ -48,6 +48,8 @@ type Registry struct {
 	limits  func() LimitFigures    // nil: callers are not limited
 	traces  atomic.Uint64          // that were lost
 
+	before func(http.Handler) http.Handler
+
 	mu      sync.Mutex
 	models  map[string]*Model
 	workers map[string]*Worker
@@ -69,6 +71,7 @@ func New(cfg Config) *Registry {
 		models:  map[string]*Model{},
 		workers: map[string]*Worker{},
 		fronts:  map[string]*Front{},
+		before:  func(h http.Handler) http.Handler { return h },
 		reloads: map[string]*Reload{},
 	}
 	if cfg.CPU {
@@ -162,10 +165,14 @@ func (r *Registry) Handler() http.Handler {
 	})
 }
 
+// Before puts what f makes before the metrics, to decide who may read them. It is called
+// before Serve.
+func (r *Registry) Before(f func(metrics http.Handler) http.Handler) { r.before = f }
+
 // Serve answers on l until ctx ends, then closes it and waits up to a second for
 // scrapes under way. l is closed on return.
 func (r *Registry) Serve(ctx context.Context, l net.Listener) error {
-	srv := &http.Server{Handler: r.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+	srv := &http.Server{Handler: r.before(r.Handler()), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(l) }()

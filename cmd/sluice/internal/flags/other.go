@@ -17,8 +17,6 @@ func (s *Serve) later() []flag {
 		}}
 	}
 	return []flag{
-		refused("http-restricted-api", "string", "the restricted API list"),
-		refused("grpc-restricted-protocol", "string", "the restricted API list"),
 		refused("allow-sagemaker", "boolean", "the SageMaker front end", "false"),
 		refused("allow-vertex-ai", "boolean", "the Vertex AI front end", "false"),
 		refused("vertex-ai-default-model", "string", "the Vertex AI front end"),

@@ -102,7 +102,7 @@ func (s *Serve) table() *set {
 	return &set{groups: []group{
 		{"Server", s.server()}, {"Logging", s.logging()}, {"Model Repository", s.repository()},
 		{"Repository Agents and Clouds", s.remote()}, {"HTTP", s.http()},
-		{"GRPC", s.grpc()}, {"Metrics", s.metrics()}, {"Tracing", s.tracing()}, {"Workers", s.workers()}, {"Backend", s.backend()},
+		{"GRPC", s.grpc()}, {"Identity and Policy", s.identity()}, {"Metrics", s.metrics()}, {"Access Log", s.observe()}, {"Tracing", s.tracing()}, {"Workers", s.workers()}, {"Backend", s.backend()},
 		{"Rate Limiter", s.rateLimiter()}, {"Limits on Callers", s.limits()}, {"Load Reports", s.load()}, {"Response Cache", s.cache()},
 		{"Not in this version", s.later()}, {"Accepted without effect", s.tuning()}, {"Deprecated", s.deprecated()},
 	}}
@@ -251,7 +251,7 @@ func (s *Serve) metrics() []flag {
 			return nil
 		}},
 		{name: "metrics-config", arg: "string=string", repeat: true, help: "counter_latencies=true|false, summary_latencies, " +
-			"histogram_latencies, or summary_quantiles=0.5:0.05,0.9:0.01.", set: s.metricsConfig},
+			"histogram_latencies, summary_quantiles=0.5:0.05,0.9:0.01, or principals=N (figures of the first N callers by name; default 0).", set: s.metricsConfig},
 	}
 }
 
@@ -268,6 +268,8 @@ func (s *Serve) metricsConfig(v string) error {
 		return boolInto(&m.Summaries)(value)
 	case "histogram_latencies":
 		return boolInto(&m.Histograms)(value)
+	case "principals":
+		return intInto(&s.Config.Observe.Principals, 0, 10000)(value)
 	case "summary_quantiles":
 		q := map[float64]float64{}
 		for _, pair := range strings.Split(value, ",") {
@@ -282,7 +284,7 @@ func (s *Serve) metricsConfig(v string) error {
 		m.Quantiles = q
 		return nil
 	}
-	return fmt.Errorf("no setting '%s'; there are counter_latencies, summary_latencies, histogram_latencies, summary_quantiles", key)
+	return fmt.Errorf("no setting '%s'; there are counter_latencies, summary_latencies, histogram_latencies, summary_quantiles, principals", key)
 }
 
 func (s *Serve) workers() []flag {
