@@ -288,6 +288,14 @@ func (l *Limits) exit(a *account, bytes, took int64) {
 
 // enter passes all uses of an account, or none.
 func (l *Limits) enter(ctx context.Context, a *account, take *amounts, now int64) error {
+	if u, wait := l.through(ctx, a, take, now); u != nil {
+		return refusal(u, take[u.limit.Kind], wait, &a.key)
+	}
+	return nil
+}
+
+// through is enter; it gives the use that refuses, and when to come back.
+func (l *Limits) through(ctx context.Context, a *account, take *amounts, now int64) (*use, int64) {
 	var passed uint64 // by shadowed limits alone: there is nothing to undo
 	for i := range a.uses {
 		u := &a.uses[i]
@@ -314,9 +322,12 @@ func (l *Limits) enter(ctx context.Context, a *account, take *amounts, now int64
 				l.undo(&a.uses[j], take[a.uses[j].limit.Kind], now)
 			}
 		}
-		return refusal(u, n, wait, &a.key)
+		if wait > 0 {
+			wait = max(wait, leastWait)
+		}
+		return u, wait
 	}
-	return nil
+	return nil, 0
 }
 
 // pass spends or holds n. wait is when that may succeed; 0: never.
@@ -325,8 +336,9 @@ func (l *Limits) pass(ctx context.Context, u *use, n, now int64) (wait int64, ok
 	if u.limit.Kind.held() {
 		return l.hold(ctx, u, n)
 	}
-	if u.peek {
-		n = 0
+	if u.peek { // as far as this gateway knows
+		wait = m.bucket.look(&u.limit.speed, now, u.limit.speed.cost(n))
+		return wait, wait == 0
 	}
 	if m.shared != nil && l.table.link.up() {
 		return l.draw(ctx, u, n, now)

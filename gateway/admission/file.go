@@ -239,7 +239,8 @@ func (c *compiler) rate(where string, r *Rule, kind Kind, f *fileRate) {
 		c.fault("%s: %s is %q, which is out of range", where, kind, f.Rate)
 		return
 	}
-	l.describe()
+	l.text = kind.String() + " " + f.Rate
+	l.speed = newSpeed(l.Rate, l.Burst)
 	r.limits = append(r.limits, l)
 }
 
@@ -256,8 +257,7 @@ func (c *compiler) most(where string, r *Rule, kind Kind, text string) {
 		c.fault("%s: %s is %q, want a whole number from 1 on", where, kind, text)
 		return
 	}
-	l := &Limit{Kind: kind, Most: int64(n)}
-	l.describe()
+	l := &Limit{Kind: kind, Most: int64(n), text: kind.String() + " " + text}
 	r.limits = append(r.limits, l)
 }
 

@@ -41,6 +41,6 @@ func (c *counter) wait(most int64) int64 {
 }
 
 // leastWait is the shortest time that a refused caller is asked to wait.
-const leastWait = int64(1e6)
+const leastWait = int64(1e6) // a millisecond
 
 func (c *counter) idle() bool { return c.used.Load() == 0 }

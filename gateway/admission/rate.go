@@ -68,6 +68,12 @@ func (b *bucket) take(s *speed, now, cost int64) (wait int64) {
 	}
 }
 
+// look is take without spending.
+func (b *bucket) look(s *speed, now, cost int64) (wait int64) {
+	_, wait = s.spend(b.full.Load(), now, cost)
+	return wait
+}
+
 // charge spends what is owed already.
 func (b *bucket) charge(now, cost int64) {
 	for {

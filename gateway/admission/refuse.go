@@ -23,6 +23,10 @@ func refusal(u *use, n, wait int64, key *accountKey) error {
 	who := ""
 	switch u.rule.each {
 	case EachPrincipal:
+		if key.principal == "" {
+			who = " of callers without a name"
+			break
+		}
 		who = fmt.Sprintf(" of principal '%s'", key.principal)
 	case EachModel:
 		who = fmt.Sprintf(" of model '%s'", key.model)

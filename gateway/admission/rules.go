@@ -1,11 +1,7 @@
 package admission
 
 import (
-	"fmt"
 	"slices"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/sluice-serve/sluice/infer"
 )
@@ -52,7 +48,7 @@ type Limit struct {
 	Rate  float64 // units a second; 0: none is held back by rate
 	Burst float64 // units
 	Most  int64   // Concurrency, BytesInFlight
-	text  string  // as it is told to callers: "100 requests per second"
+	text  string  // as it is told to callers: "requests 100/s"
 	speed speed
 }
 
@@ -195,25 +191,4 @@ func glob(pattern, s string) bool {
 		p++
 	}
 	return p == len(pattern)
-}
-
-// describe sets what callers are told of a limit, and its speed.
-func (l *Limit) describe() {
-	switch l.Kind {
-	case Concurrency:
-		l.text = strconv.FormatInt(l.Most, 10) + " calls at one time"
-		return
-	case BytesInFlight:
-		l.text = strconv.FormatInt(l.Most, 10) + " bytes of bodies at one time"
-		return
-	case Compute:
-		l.text = time.Duration(l.Rate*1e3).String() + " of compute time per second"
-	default:
-		number := strconv.FormatFloat(l.Rate, 'f', -1, 64)
-		if whole, part, ok := strings.Cut(number, "."); ok && len(part) > 3 {
-			number = whole + "." + part[:3]
-		}
-		l.text = fmt.Sprintf("%s %s per second", number, l.Kind)
-	}
-	l.speed = newSpeed(l.Rate, l.Burst)
 }

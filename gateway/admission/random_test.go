@@ -1,0 +1,240 @@
+package admission
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+func limits(t testing.TB, file string, now func() int64) *Limits {
+	t.Helper()
+	rules, err := Parse([]byte(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := start(t.Context(), rules, Deps{Log: slog.New(slog.DiscardHandler), Now: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// The one number of a bucket says the same as a count of tokens that comes back with
+// time, to a token's rounding.
+func TestBucketAgainstTokens(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		rate, burst := math.Exp(rng.Float64()*12), 1+math.Floor(rng.Float64()*1000)
+		s := newSpeed(rate, burst)
+		var b bucket
+		tokens, now := burst, int64(1)
+		for step := range 2000 {
+			dt := rng.Int64N(int64(1+2e9/rate)) + 1
+			now += dt
+			tokens = min(burst, tokens+rate*float64(dt)/1e9)
+			n := 1 + rng.Int64N(int64(1+burst/4))
+			wait := b.take(&s, now, s.cost(n))
+			if slack := 1e-3 + rate*2e-9*float64(step+1); math.Abs(tokens-float64(n)) > slack {
+				if got, want := wait == 0, tokens >= float64(n); got != want {
+					t.Fatalf("seed %d step %d: %d of %.6f tokens: taken %v", seed, step, n, tokens, got)
+				}
+				if ahead := (float64(n) - tokens) / rate * 1e9; wait > 0 && float64(n) <= burst && math.Abs(ahead-float64(wait)) > 1e3+slack/rate*1e9 {
+					t.Fatalf("seed %d: wait %d ns, want %.0f", seed, wait, ahead)
+				}
+			}
+			if wait == 0 {
+				tokens -= float64(n)
+			}
+			if rng.IntN(10) == 0 {
+				n := rng.Int64N(int64(burst) + 1)
+				b.charge(now, s.cost(n))
+				tokens -= float64(n)
+			}
+		}
+	}
+}
+
+// open is a call of the simple model.
+type open struct {
+	env   *infer.Envelope
+	size  int64
+	model string
+}
+
+// A simple model of what is held: every call that was taken counts until it is closed,
+// none twice, and refusals hold nothing; also while the file changes and room is short.
+func TestRandomCalls(t *testing.T) {
+	const file = `
+track: %d
+rules:
+- {name: calls, each: principal, concurrency: 3}
+- {name: models, each: model, concurrency: 5}
+- {name: bodies, bytes_in_flight: 2000}
+- {name: rate, each: principal+model, requests: {rate: 5/s, burst: 5}}
+`
+	for seed := range uint64(12) {
+		rng := rand.New(rand.NewPCG(seed, 8))
+		now := int64(time.Hour)
+		// with little room, meters of those that are idle are given up and made anew
+		text := fmt.Sprintf(file, []int{65536, 100}[seed%2])
+		l := limits(t, text, func() int64 { return now })
+		var calls []open
+		byPrincipal, byModel, bytes := map[string]int64{}, map[string]int64{}, int64(0)
+		rated := map[string]int{}
+		for range 2000 {
+			now += rng.Int64N(int64(20 * time.Millisecond))
+			switch {
+			case rng.IntN(200) == 0:
+				rules, err := Parse([]byte(text))
+				if err != nil {
+					t.Fatal(err)
+				}
+				l.use(rules)
+			case rng.IntN(100) == 0:
+				l.sweep()
+			case len(calls) > 0 && rng.IntN(2) == 0:
+				i := rng.IntN(len(calls))
+				c := calls[i]
+				calls = append(calls[:i], calls[i+1:]...)
+				l.Close(c.env, &infer.End{})
+				byPrincipal[c.env.Principal.Name]--
+				byModel[c.model]--
+				bytes -= c.size
+			default:
+				c := open{size: rng.Int64N(600), model: fmt.Sprint("m", rng.IntN(3))}
+				who := fmt.Sprint("p", rng.IntN(6))
+				c.env = &infer.Envelope{Action: infer.ActionInference, Principal: &infer.Principal{Name: who}, BodySize: c.size, Model: c.model}
+				if rng.IntN(2) == 0 { // as over gRPC
+					c.env.Model, c.env.BodySize = "", -1
+				}
+				err := l.Open(t.Context(), c.env)
+				if err == nil && c.env.Model == "" {
+					req := &infer.Request{Model: c.model, Envelope: c.env, Inputs: []infer.Tensor{{Shape: []int64{1}, Data: make([]byte, c.size)}}}
+					if err = l.Request(t.Context(), req); err != nil {
+						l.Close(c.env, &infer.End{})
+					}
+				}
+				room := byPrincipal[who] < 3 && byModel[c.model] < 5 && bytes+c.size <= 2000
+				switch {
+				case err == nil && !room:
+					t.Fatalf("seed %d: taken with %d calls of %s, %d of %s, %d bytes", seed, byPrincipal[who], who, byModel[c.model], c.model, bytes)
+				case err == nil:
+					calls = append(calls, c)
+					byPrincipal[who]++
+					byModel[c.model]++
+					bytes += c.size
+					rated[who+c.model]++
+				case room && infer.ReasonOf(err) != infer.ReasonRate:
+					t.Fatalf("seed %d: refused with room: %v", seed, err)
+				}
+			}
+		}
+		for who, n := range rated {
+			if most := 5 + 5*(now-int64(time.Hour))/1e9; int64(n) > most+1 {
+				t.Errorf("seed %d: %s had %d calls, want at most %d", seed, who, n, most)
+			}
+		}
+		for _, c := range calls {
+			l.Close(c.env, &infer.End{})
+		}
+		now += int64(time.Minute)
+		l.sweep()
+		l.sweep()
+		if n := l.table.size(); n != 0 {
+			t.Errorf("seed %d: %d meters are left of nothing", seed, n)
+		}
+	}
+}
+
+// Any number of names can't take more than their room, nor get one caller's bucket filled
+// anew: what is not idle stays, and newcomers share.
+func TestRoomIsBounded(t *testing.T) {
+	now := int64(time.Hour)
+	l := limits(t, "track: 64\nrules: [{name: r, each: principal, requests: 1/h}]", func() int64 { return now })
+	call := func(name string) error {
+		env := &infer.Envelope{Action: infer.ActionInference, Model: "m", Principal: &infer.Principal{Name: name}}
+		err := l.Open(t.Context(), env)
+		l.Close(env, &infer.End{})
+		return err
+	}
+	if err := call("victim"); err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for i := range 5000 {
+		now += int64(time.Millisecond)
+		if call(fmt.Sprint("stranger", i)) != nil {
+			refused++
+		}
+	}
+	if n := l.table.size(); n > 4*64+1 {
+		t.Errorf("%d meters", n)
+	}
+	if refused < 4500 {
+		t.Errorf("%d strangers were refused: there was no room for so many", refused)
+	}
+	if err := call("victim"); infer.ReasonOf(err) != infer.ReasonRate {
+		t.Errorf("the bucket was filled anew: %v", err)
+	}
+}
+
+// A principal whose groups change falls under other rules at once.
+func TestGroupsChange(t *testing.T) {
+	l := limits(t, "rules: [{name: r, groups: [bad], requests: 1/h}]", nil)
+	call := func(groups ...string) error {
+		env := &infer.Envelope{Action: infer.ActionInference, Model: "m", Principal: &infer.Principal{Name: "p", Groups: groups}}
+		err := l.Open(t.Context(), env)
+		l.Close(env, &infer.End{})
+		return err
+	}
+	for range 3 {
+		if err := call("good"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := call("bad"); err != nil {
+		t.Fatal(err)
+	}
+	if err := call("bad"); err == nil {
+		t.Error("the second call passed")
+	}
+	if err := call("good"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWeights(t *testing.T) {
+	l := limits(t, "weights: [{groups: [gold], weight: 4}, {principals: ['p*'], weight: 2}]", nil)
+	for _, c := range []struct {
+		who  *infer.Principal
+		want int
+	}{{nil, 0}, {&infer.Principal{Name: "x"}, 0}, {&infer.Principal{Name: "p1"}, 2}, {&infer.Principal{Name: "p2", Groups: []string{"gold"}}, 4}} {
+		env := &infer.Envelope{Action: infer.ActionInference, Principal: c.who}
+		if err := l.Open(t.Context(), env); err != nil {
+			t.Fatal(err)
+		}
+		if env.Weight != c.want {
+			t.Errorf("%+v: weight %d, want %d", c.who, env.Weight, c.want)
+		}
+		l.Close(env, &infer.End{})
+	}
+}
+
+func TestGlob(t *testing.T) {
+	for _, c := range []struct {
+		pattern, text string
+		want          bool
+	}{{"", "", true}, {"*", "", true}, {"*", "spiffe://x/y", true}, {"a*c", "abbc", true}, {"a*c", "abb", false}, {"a?c", "abc", true},
+		{"a?c", "ac", false}, {"*a*b*", "xaxbx", true}, {"*a*b", "xaxbx", false}, {"a", "ab", false}, {"ab", "a", false},
+		{strings.Repeat("*a", 30), strings.Repeat("a", 100) + "b", false}} {
+		if got := glob(c.pattern, c.text); got != c.want {
+			t.Errorf("%q of %q: %v", c.text, c.pattern, got)
+		}
+	}
+}
