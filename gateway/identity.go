@@ -18,6 +18,11 @@ func (g *Gateway) openAuth() (err error) {
 		return err
 	}
 	g.pipeline.Guard(g.auth)
+	if c := &g.cfg.Auth; c.Identity != "" || c.APIKeys != "" || c.Policy != "" {
+		reload := g.stats.Reload("policy")
+		reload.Done(nil) // New has read the files
+		g.auth.Reloaded(reload.Done)
+	}
 	g.stats.Before(g.guarded)
 	return nil
 }

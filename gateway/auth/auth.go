@@ -35,6 +35,8 @@ type Auth struct {
 	epoch  atomic.Uint64 // counts changes of keys: what was proved before is proved again
 	proved *remembered
 
+	reloaded func(err error) // nil: nobody counts
+
 	// The loading goroutine's alone: New's caller, then Run.
 	sources map[sourceID]*source
 	stamps  map[string]stamp
@@ -59,6 +61,10 @@ func New(cfg Config, log *slog.Logger) (*Auth, error) {
 	}
 	return a, nil
 }
+
+// Reloaded makes f see how each later reading of changed files went. It is called before
+// Run.
+func (a *Auth) Reloaded(f func(err error)) { a.reloaded = f }
 
 // Validate reads all files of a Config and gives what is wrong with them.
 func (c Config) Validate() error {
@@ -137,7 +143,11 @@ func (a *Auth) Run(ctx context.Context) error {
 		case <-tick.C:
 		}
 		if a.changed() {
-			if err := a.load(); err != nil {
+			err := a.load()
+			if a.reloaded != nil {
+				a.reloaded(err)
+			}
+			if err != nil {
 				a.log.Error("the old identity and policy stay in force", "error", err)
 			} else {
 				a.log.Info("identity and policy were read again")
