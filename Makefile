@@ -37,7 +37,7 @@ test: fmt-check vet lint generate-check build models venv-test analyzer redis en
 	@scripts/fuzz.sh 3
 	@go build -o bin/loadgen ./bench/loadgen
 	@echo "== clients and faults against the built binaries (test/conformance, test/e2e)"
-	@$(VENV) -m pytest -q -rs --tb=short -p no:cacheprovider test/conformance test/e2e
+	@$(VENV) -m pytest -q -rs --tb=short -p no:cacheprovider test/conformance test/e2e test/deploy
 
 bench: build venv-test peer ## sluice, the original and bare ONNX Runtime, side by side (ARGS=--quick)
 	@$(VENV) scripts/make_models.py bench .cache/bench-models
@@ -81,7 +81,7 @@ models:
 	@scripts/setup.sh models
 
 venv-test:
-	@scripts/setup.sh venv models test
+	@scripts/setup.sh venv models test deploy
 
 venv-tools:
 	@scripts/setup.sh venv models test tools
