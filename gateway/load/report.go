@@ -156,12 +156,20 @@ func flag(b bool) float64 {
 	return 0
 }
 
+// errors is the share of requests that failed.
+func (f *figures) errors() float64 {
+	if f.qps <= 0 {
+		return 0
+	}
+	return min(f.eps/f.qps, 1)
+}
+
 // describe adds a model version's metrics.
 func (f *figures) describe(to map[string]float64) {
 	set := func(metric string, v float64) { to[orca.Key(metric, f.Name, f.Version)] = v }
 	set(orca.QueueDepth, float64(f.Waiting))
 	set(orca.Instances, float64(f.Instances))
-	for metric, v := range map[string]float64{orca.Busy: float64(f.Busy), orca.Inflight: float64(f.Inflight), orca.ServiceTime: f.service,
+	for metric, v := range map[string]float64{orca.Busy: float64(f.Busy), orca.Inflight: float64(f.Inflight), orca.ServiceTime: f.service, orca.Errors: f.errors(),
 		orca.Sequence: flag(f.Sequence), orca.Cache: flag(f.Cached)} {
 		if v > 0 {
 			set(metric, v)

@@ -28,6 +28,9 @@ type Machine struct{ CPU, Memory float64 }
 // smooth is the time in which an average forgets two thirds of what was.
 const smooth = time.Second
 
+// forget is how long a measured cost of requests holds.
+const forget = 10 * time.Second
+
 // key names a model version in the sampler.
 type key struct{ name, version string }
 
@@ -37,6 +40,7 @@ type figures struct {
 	utilization float64
 	service     float64 // seconds of an instance for each request; 0: not known yet
 	qps, eps    float64
+	age         time.Duration // since service was measured
 	seen        bool
 }
 
@@ -96,13 +100,25 @@ func (f *figures) take(m *Model, elapsed time.Duration) {
 	f.utilization = blend(f.utilization, now, keep)
 	f.qps = blend(f.qps, grown(old.Requests, m.Requests)/elapsed.Seconds(), keep)
 	f.eps = blend(f.eps, grown(old.Failed, m.Failed)/elapsed.Seconds(), keep)
-	if n := grown(old.Executed, m.Executed); n > 0 && m.Compute >= old.Compute {
-		each := (m.Compute - old.Compute).Seconds() / n
+	f.served(old, elapsed)
+}
+
+// served averages what a request costs. Executions may be seldom, so each weighs by the
+// time since the one before; what is long ago says nothing any more.
+func (f *figures) served(old Model, elapsed time.Duration) {
+	f.age += elapsed
+	n := grown(old.Executed, f.Executed)
+	switch {
+	case n > 0 && f.Compute >= old.Compute:
+		each := (f.Compute - old.Compute).Seconds() / n
 		if f.service == 0 {
 			f.service = each
 		} else {
-			f.service = blend(f.service, each, keep)
+			f.service = blend(f.service, each, math.Exp(-f.age.Seconds()/smooth.Seconds()))
 		}
+		f.age = 0
+	case f.age > forget:
+		f.service = 0
 	}
 }
 

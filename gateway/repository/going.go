@@ -24,6 +24,25 @@ func (r *Repository) Each(f func(*Model)) {
 	}
 }
 
+// Stateful says that requests of the model belong to sequences: its own, or those of a
+// step of the ensemble.
+func (r *Repository) Stateful(m *Model) bool { return r.stateful(m, 0) }
+
+func (r *Repository) stateful(m *Model, depth int) bool {
+	if m.Config.GetSequenceBatching() != nil {
+		return true
+	}
+	if depth > deepestStep {
+		return false
+	}
+	for _, n := range m.needs {
+		if step := r.view.Load().step(m.namespace, n); step != nil && r.stateful(step, depth+1) {
+			return true
+		}
+	}
+	return false
+}
+
 // Going counts what m has going on.
 func (m *Model) Going() Going {
 	g := Going{Inflight: int(max(m.pins.Load(), 0)), Waiting: m.scheduler.Pending()}

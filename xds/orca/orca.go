@@ -13,13 +13,14 @@ import (
 )
 
 // The named metrics. Each but Started, Inflight and Ready is also there for each model
-// version; Sequence, Cache and ServiceTime are there only so.
+// version; ServiceTime, Errors, Sequence and Cache are there only so.
 const (
 	QueueDepth  = "sluice.queue_depth"  // requests that wait for an instance
 	Busy        = "sluice.busy"         // instances that have a batch
 	Instances   = "sluice.instances"    // instances in service
 	Inflight    = "sluice.inflight"     // requests taken and not answered
 	ServiceTime = "sluice.service_time" // seconds of an instance that one request costs
+	Errors      = "sluice.errors"       // share of the requests that failed lately by no fault of their callers
 	Sequence    = "sluice.sequence"     // 1: its requests belong to sequences
 	Cache       = "sluice.cache"        // 1: its answers are kept in this gateway
 	Started     = "sluice.started"      // Unix seconds at which the gateway started: which life it is in
@@ -52,6 +53,7 @@ type Model struct {
 	Waiting, Busy, Instances float64
 	Inflight                 float64
 	Service                  float64 // seconds of an instance for each request; 0: not known yet
+	Errors                   float64 // 0 to 1
 	Sequence, Cache          bool
 }
 
@@ -92,6 +94,8 @@ func (m *Model) set(metric string, v float64) {
 		m.Inflight = v
 	case ServiceTime:
 		m.Service = v
+	case Errors:
+		m.Errors = v
 	case Sequence:
 		m.Sequence = v > 0
 	case Cache:

@@ -1,0 +1,227 @@
+package picker
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	procv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
+
+	"github.com/sluice-serve/sluice/xds"
+)
+
+// Config says how a Server works. Zero fields take the default.
+type Config struct {
+	Rules Rules
+	// Interval is how often gateways are asked for their load; default 100 ms.
+	Interval time.Duration
+	// Verbose logs every pick, as a debug message.
+	Verbose bool
+	// Dial makes a connection to the gRPC port of a gateway; it is closed by the Server.
+	// nil: plain text, or TLS as the topology's upstream says.
+	Dial func(address string) (*grpc.ClientConn, error)
+}
+
+// Deps are a Server's collaborators.
+type Deps struct{ Log *slog.Logger }
+
+// Server is the endpoint picker. New makes it, Run watches the gateways that Set names.
+type Server struct {
+	procv3.UnimplementedExternalProcessorServer
+
+	cfg     Config
+	log     *slog.Logger
+	begun   time.Time
+	verbose bool // every pick goes to the log
+	news    chan struct{}
+
+	mu       sync.Mutex
+	state    *State                 // mu
+	topology *xds.Topology          // mu; nil: none yet
+	places   map[string]xds.Gateway // mu; by name
+	routes   []xds.Route            // mu
+	counts   map[Why]uint64         // mu
+}
+
+// New makes a Server that knows no gateway.
+func New(cfg Config, deps Deps) *Server {
+	if cfg.Interval <= 0 {
+		cfg.Interval = 100 * time.Millisecond
+	}
+	return &Server{cfg: cfg, log: deps.Log, verbose: cfg.Verbose, begun: time.Now(), news: make(chan struct{}, 1), state: NewState(cfg.Rules),
+		places: map[string]xds.Gateway{}, counts: map[Why]uint64{}}
+}
+
+// Register serves the picker on r.
+func (s *Server) Register(r grpc.ServiceRegistrar) {
+	procv3.RegisterExternalProcessorServer(r, s)
+}
+
+// Set says which gateways there are. t is only read.
+func (s *Server) Set(t *xds.Topology) {
+	s.mu.Lock()
+	names, draining := make([]string, 0, len(t.Gateways)), map[string]bool{}
+	s.topology, s.routes = t, t.Routes
+	clear(s.places)
+	for _, g := range t.Gateways {
+		names = append(names, g.Name)
+		s.places[g.Name] = g
+		draining[g.Name] = g.Draining
+	}
+	s.state.Set(names, draining)
+	s.mu.Unlock()
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
+}
+
+// Counts are the picks so far, by what decided.
+func (s *Server) Counts() map[Why]uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[Why]uint64, len(s.counts))
+	for why, n := range s.counts {
+		out[why] = n
+	}
+	return out
+}
+
+func (s *Server) now() time.Duration { return time.Since(s.begun) }
+
+// Process answers Envoy about one call: its headers, and where they don't say enough,
+// the beginning of its body.
+func (s *Server) Process(stream procv3.ExternalProcessor_ProcessServer) error {
+	var h head
+	var c Call
+	for {
+		m, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		var answer *procv3.ProcessingResponse
+		switch r := m.Request.(type) {
+		case *procv3.ProcessingRequest_RequestHeaders:
+			h, c = readHead(r.RequestHeaders.GetHeaders().GetHeaders())
+			if !r.RequestHeaders.GetEndOfStream() && s.wantsBody(&h, &c) {
+				answer = askBody()
+				break
+			}
+			answer = s.answer(&h, &c, false)
+		case *procv3.ProcessingRequest_RequestBody:
+			answer = s.body(r.RequestBody.GetBody(), &h, &c)
+		default: // the filter sends nothing else
+			return nil
+		}
+		if err := stream.Send(answer); err != nil {
+			return err
+		}
+	}
+}
+
+// body decides on a call whose body was asked for.
+func (s *Server) body(b []byte, h *head, c *Call) *procv3.ProcessingResponse {
+	kept := *c
+	if !readBody(b, h, c) {
+		*c = kept
+	}
+	if h.flagged { // what the caller says in headers counts
+		c.Sequence, c.Start, c.End, c.Bare = kept.Sequence, kept.Start, kept.End, true
+	}
+	if h.keyed {
+		c.Key = kept.Key
+	}
+	if !h.grpc || h.named {
+		c.Model, c.Version = kept.Model, kept.Version
+	}
+	return s.answer(h, c, true)
+}
+
+// wantsBody says that a choice needs more than the headers. A stream's body never ends,
+// so it is not waited for.
+func (s *Server) wantsBody(h *head, c *Call) bool {
+	if !h.inference || !h.unary {
+		return false
+	}
+	if h.grpc && !h.named {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	model, version := s.meantLocked(c.Model, c.Version)
+	sequence, cached := s.state.traits(model, version)
+	return sequence && !h.flagged || cached && !sequence && !h.keyed
+}
+
+// meantLocked is the model that answers calls for another name: of a route's targets the
+// one with the most weight.
+func (s *Server) meantLocked(model, version string) (string, string) {
+	var route *xds.Route
+	for i := range s.routes {
+		r := &s.routes[i]
+		if r.Model == model && (r.Version == version || r.Version == "" && route == nil) {
+			route = r
+		}
+	}
+	if route == nil || len(route.Targets) == 0 {
+		return model, version
+	}
+	best := route.Targets[0]
+	for _, t := range route.Targets[1:] {
+		if t.Weight > best.Weight {
+			best = t
+		}
+	}
+	if best.Model != "" {
+		model = best.Model
+	}
+	if best.Version != "" {
+		version = best.Version
+	}
+	return model, version
+}
+
+// answer decides and words it for Envoy.
+func (s *Server) answer(h *head, c *Call, body bool) *procv3.ProcessingResponse {
+	said := *c
+	var address string
+	s.mu.Lock()
+	c.Model, c.Version = s.meantLocked(c.Model, c.Version)
+	pick := s.state.Pick(s.now(), c, rand.Uint64())
+	s.counts[pick.Why]++
+	if g, ok := s.places[pick.Gateway]; ok {
+		address = addressOf(&g, h.grpc)
+	}
+	s.mu.Unlock()
+	if s.verbose {
+		s.log.Debug("endpoint picked", "model", c.Model, "version", c.Version, "sequence", c.Sequence, "gateway", pick.Gateway, "why", string(pick.Why))
+	}
+	if pick.Lost {
+		return refusal(h, c, pick)
+	}
+	return chosen(&said, pick, address, body, h)
+}
+
+// addressOf is where Envoy calls a gateway, as its endpoints have it.
+func addressOf(g *xds.Gateway, grpc bool) string {
+	at := g.HTTP
+	if grpc {
+		at = g.GRPC
+	}
+	return strings.TrimPrefix(at, "unix:")
+}
+
+// set overwrites a header.
+func set(key, value string) *corev3.HeaderValueOption {
+	return &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: key, RawValue: []byte(value)},
+		AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD}
+}

@@ -1,0 +1,421 @@
+package picker
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-serve/sluice/xds/orca"
+)
+
+// Rules are what a State goes by. Zeros are the defaults of filled.
+type Rules struct {
+	// Fresh is how long a report counts.
+	Fresh time.Duration
+	// Spill is how many times worse than the best gateway the one may be that has the
+	// sequence's or the answer's place by its hash.
+	Spill float64
+	// Idle is how long a sequence without a call is remembered.
+	Idle time.Duration
+	// Sequences bounds those that are remembered; the one idle longest goes first.
+	Sequences int
+}
+
+func (r Rules) filled() Rules {
+	if r.Fresh <= 0 {
+		r.Fresh = 3 * time.Second
+	}
+	if r.Spill <= 0 {
+		r.Spill = 2
+	}
+	if r.Idle <= 0 {
+		r.Idle = 10 * time.Minute
+	}
+	if r.Sequences <= 0 {
+		r.Sequences = 1 << 18
+	}
+	return r
+}
+
+// Call is what is known of a call.
+type Call struct {
+	Model, Version string // Version "": any
+	// Sequence is the correlation ID, "" for none. Start and End are its flags, Bare says
+	// that they could not be read: then the first call of a sequence is its start.
+	Sequence         string
+	Start, End, Bare bool
+	// Key says which calls have equal answers, probably; 0: not known.
+	Key uint64
+}
+
+// Why says what decided.
+type Why string
+
+// The reasons of a pick. Those of Refused are the reasons of a refusal.
+const (
+	WhyLoad       Why = "load"           // where it is done first
+	WhyCache      Why = "cache"          // where its answer is, if it was asked before
+	WhySpill      Why = "cache_spill"    // there is too much to do there
+	WhySequence   Why = "sequence"       // its sequence is there
+	WhyStart      Why = "sequence_start" // a new sequence
+	WhyGuess      Why = "sequence_guess" // nobody knows where its sequence is
+	WhyNoModel    Why = "no_model"       // no gateway has it ready
+	WhyNobody     Why = "no_gateway"     // no gateway reports
+	WhyUnnamed    Why = "no_model_named" // the call is for no model
+	WhyLost       Why = "sequence_lost"  // refused: its sequence ended with its gateway
+	WhyUnreadable Why = "unreadable"     // its body could not be read
+)
+
+// Pick is a decision. Gateway "" leaves it to Envoy, unless Lost: then the call is to be
+// refused, since its sequence has ended with Owner.
+type Pick struct {
+	Gateway string
+	Why     Why
+	Lost    bool
+	Owner   string
+}
+
+// gateway is one gateway as the State knows it.
+type gateway struct {
+	name     string
+	draining bool // takes nothing new
+	dead     bool // its reports ended and it can't be reached
+	reported bool
+	at       time.Duration // of the last report
+	load     orca.Gateway
+	life     float64            // orca.Gateway.Started
+	sent     map[sentTo]float64 // calls sent there since its last report
+	owned    map[*sequence]bool // sequences that live there
+}
+
+// sentTo is a model version, as far as calls name it.
+type sentTo struct{ model, version string }
+
+// State decides. Its zero value is not ready: NewState.
+type State struct {
+	rules    Rules
+	gateways []*gateway // by name
+	table    table
+	eligible []candidate // scratch
+}
+
+// candidate is a gateway that could take a call.
+type candidate struct {
+	g     *gateway
+	m     *orca.Model
+	cost  float64 // seconds until the call would be done
+	place uint64  // by the hash: the highest comes first
+}
+
+// NewState makes a State that knows no gateway.
+func NewState(rules Rules) *State {
+	rules = rules.filled()
+	return &State{rules: rules, table: newTable(rules)}
+}
+
+// Set says which gateways there are; of them, draining ones take nothing new. One that
+// is not named any more is dead, with its sequences.
+func (s *State) Set(names []string, draining map[string]bool) {
+	var next []*gateway
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		g := s.find(name)
+		if g == nil {
+			g = &gateway{name: name, sent: map[sentTo]float64{}, owned: map[*sequence]bool{}}
+		}
+		g.draining = draining[name]
+		next = append(next, g)
+	}
+	for _, g := range s.gateways {
+		if !slices.Contains(next, g) {
+			g.die()
+		}
+	}
+	s.gateways = next
+}
+
+func (s *State) find(name string) *gateway {
+	i, ok := slices.BinarySearchFunc(s.gateways, name, func(g *gateway, name string) int { return strings.Compare(g.name, name) })
+	if !ok {
+		return nil
+	}
+	return s.gateways[i]
+}
+
+// Report takes what a gateway said at now. A gateway that started since has forgotten
+// its sequences.
+func (s *State) Report(now time.Duration, name string, load orca.Gateway) {
+	g := s.find(name)
+	if g == nil {
+		return
+	}
+	if g.reported && g.life != load.Started {
+		g.die()
+	}
+	g.reported, g.dead, g.at, g.load, g.life = true, false, now, load, load.Started
+	clear(g.sent)
+}
+
+// Gone says that a gateway can't be reached any more.
+func (s *State) Gone(name string) {
+	if g := s.find(name); g != nil {
+		g.die()
+		g.dead = true
+	}
+}
+
+// die ends the sequences of a gateway; they are remembered, so that their next calls can
+// be told.
+func (g *gateway) die() {
+	for q := range g.owned {
+		q.lost, q.owner = true, nil
+	}
+	clear(g.owned)
+}
+
+// Pick decides on a call at now. random breaks ties.
+func (s *State) Pick(now time.Duration, c *Call, random uint64) Pick {
+	s.table.expire(now)
+	if c.Model == "" {
+		return Pick{Why: WhyUnnamed}
+	}
+	if c.Sequence != "" && !c.Start {
+		if p, ok := s.owned(now, c); ok {
+			return p
+		}
+	}
+	if why := s.candidates(now, c); why != "" {
+		return Pick{Why: why}
+	}
+	if c.Sequence != "" {
+		return s.place(now, c)
+	}
+	if c.Key != 0 && s.caches() {
+		return s.likely(c)
+	}
+	g := s.quickest(random)
+	g.sent[sentTo{c.Model, c.Version}]++
+	return Pick{Gateway: g.name, Why: WhyLoad}
+}
+
+// owned is the pick of a call whose sequence is known.
+func (s *State) owned(now time.Duration, c *Call) (Pick, bool) {
+	q := s.table.get(c, now)
+	switch {
+	case q == nil:
+		return Pick{}, false
+	case q.lost:
+		return Pick{Why: WhyLost, Lost: true, Owner: q.was}, true
+	}
+	owner := q.owner
+	owner.sent[sentTo{c.Model, c.Version}]++
+	if c.End {
+		s.table.remove(q)
+	}
+	return Pick{Gateway: owner.name, Why: WhySequence}, true
+}
+
+// place is the pick of a call whose sequence is new, or not known here.
+func (s *State) place(now time.Duration, c *Call) Pick {
+	chosen, why := s.first(hash(c.Model, c.Sequence)), WhyStart
+	if q := s.table.get(c, now); q != nil && !q.lost {
+		chosen = s.among(q.owner, chosen) // it begins anew where it was, so that nothing of it stays behind
+	}
+	if !c.Start && !c.Bare {
+		// Another picker may have begun it, or this one before it was started anew: both go
+		// by the hash.
+		why = WhyGuess
+	}
+	chosen.g.sent[sentTo{c.Model, c.Version}]++
+	if !c.End {
+		s.table.put(c, chosen.g, now)
+	} else if q := s.table.get(c, now); q != nil {
+		s.table.remove(q)
+	}
+	return Pick{Gateway: chosen.g.name, Why: why}
+}
+
+// among is the candidate that g is, or else other.
+func (s *State) among(g *gateway, other *candidate) *candidate {
+	for i := range s.eligible {
+		if s.eligible[i].g == g {
+			return &s.eligible[i]
+		}
+	}
+	return other
+}
+
+// likely is the pick of a call whose answer may be kept.
+func (s *State) likely(c *Call) Pick {
+	chosen, why := s.first(c.Key), WhyCache
+	if chosen.place != s.eligible[0].place {
+		why = WhySpill
+	}
+	chosen.g.sent[sentTo{c.Model, c.Version}]++
+	return Pick{Gateway: chosen.g.name, Why: why}
+}
+
+// caches says that gateways keep answers of the call's model.
+func (s *State) caches() bool {
+	for i := range s.eligible {
+		if s.eligible[i].m.Cache {
+			return true
+		}
+	}
+	return false
+}
+
+// candidates finds who could take the call, or why nobody can.
+func (s *State) candidates(now time.Duration, c *Call) Why {
+	s.eligible = s.eligible[:0]
+	why := WhyNobody
+	for _, g := range s.gateways {
+		if g.dead || !g.reported || now-g.at > s.rules.Fresh {
+			continue
+		}
+		if why == WhyNobody {
+			why = WhyNoModel
+		}
+		if g.draining || !g.load.Ready {
+			continue
+		}
+		if m := version(g.load.Models[c.Model], c.Version); m != nil {
+			s.eligible = append(s.eligible, candidate{g: g, m: m})
+		}
+	}
+	if len(s.eligible) == 0 {
+		return why
+	}
+	s.weigh(now, c)
+	return ""
+}
+
+// version is the version that a call means: the newest where it names none.
+func version(versions map[string]*orca.Model, name string) *orca.Model {
+	if name != "" {
+		return versions[name]
+	}
+	newest := ""
+	for v := range versions {
+		if newest == "" || cmp.Or(cmp.Compare(len(v), len(newest)), strings.Compare(v, newest)) > 0 {
+			newest = v
+		}
+	}
+	return versions[newest]
+}
+
+// weigh says of each candidate when the call would be done there.
+func (s *State) weigh(now time.Duration, c *Call) {
+	mean, n := 0.0, 0.0
+	for i := range s.eligible {
+		if v := s.eligible[i].m.Service; v > 0 {
+			mean, n = mean+v, n+1
+		}
+	}
+	if n > 0 {
+		mean /= n
+	} else {
+		mean = 1e-3
+	}
+	for i := range s.eligible {
+		e := &s.eligible[i]
+		service := e.m.Service
+		if service <= 0 {
+			service = mean
+		}
+		if e.m.Errors > 0 { // who fails is quick, and no better for it
+			service = max(service, mean) * (1 + 10*e.m.Errors)
+		}
+		instances := max(e.m.Instances, 1)
+		ahead := max(e.m.Inflight, e.m.Waiting+e.m.Busy) + e.g.sent[sentTo{c.Model, c.Version}]
+		// what was ahead at the report has been worked on since
+		ahead = max(0, ahead-(now-e.g.at).Seconds()*instances/service)
+		e.cost = (ahead + 1) / instances * service
+		if ahead+1 <= instances {
+			e.cost = service // an instance is free
+		}
+	}
+}
+
+// near is how much two costs may differ and count as equal: reports are a moment old.
+const near = 1.05
+
+// quickest is the candidate where the call is done first; one of them by random.
+func (s *State) quickest(random uint64) *gateway {
+	best := s.best()
+	n := uint64(0)
+	for i := range s.eligible {
+		if s.eligible[i].cost <= best*near {
+			n++
+		}
+	}
+	k := random % n
+	for i := range s.eligible {
+		if s.eligible[i].cost > best*near {
+			continue
+		}
+		if k == 0 {
+			return s.eligible[i].g
+		}
+		k--
+	}
+	return s.eligible[0].g // not reached: one of them is the best
+}
+
+func (s *State) best() float64 {
+	best := s.eligible[0].cost
+	for i := range s.eligible {
+		best = min(best, s.eligible[i].cost)
+	}
+	return best
+}
+
+// first is the candidate that comes first for a key, or the next one that has not much
+// more to do than the best. Other pickers put them in the same order.
+func (s *State) first(key uint64) *candidate {
+	for i := range s.eligible {
+		s.eligible[i].place = mix(key ^ hash(s.eligible[i].g.name, ""))
+	}
+	slices.SortFunc(s.eligible, func(a, b candidate) int { return cmp.Compare(b.place, a.place) })
+	limit := s.best() * s.rules.Spill
+	for i := range s.eligible {
+		e := &s.eligible[i]
+		if e.cost <= limit+2*max(e.m.Service, 1e-3) {
+			return e
+		}
+	}
+	return &s.eligible[0] // not reached: the best is within the limit
+}
+
+// hash is FNV-1a over two strings and what parts them.
+// Source: RFC 9923.
+func hash(a, b string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(a) {
+		h = (h ^ uint64(a[i])) * 1099511628211
+	}
+	h *= 1099511628211 // a zero byte
+	for i := range len(b) {
+		h = (h ^ uint64(b[i])) * 1099511628211
+	}
+	return h
+}
+
+// mix spreads a number over all bits.
+// Source: the finalizer of splitmix64.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// traits say whether calls of a model belong to sequences anywhere, and whether its
+// answers are kept.
+func (s *State) traits(model, name string) (sequence, cache bool) {
+	for _, g := range s.gateways {
+		if m := version(g.load.Models[model], name); m != nil {
+			sequence, cache = sequence || m.Sequence, cache || m.Cache
+		}
+	}
+	return sequence, cache
+}
