@@ -39,6 +39,7 @@ type Config struct {
 	Workers    WorkersConfig
 	Cache      CacheConfig // empty: none
 	RateLimit  RateLimitConfig
+	XDS        XDSConfig
 	Limits     LimitsConfig
 	Auth       auth.Config
 	Load       LoadConfig
@@ -145,6 +146,7 @@ func DefaultConfig() Config {
 			Counters: true},
 		Observe:   ObserveConfig{AccessLog: accesslog.DefaultConfig()},
 		Workers:   WorkersConfig{Local: true, RequestArena: 256 << 20, ResponseArena: 256 << 20},
+		XDS:       DefaultXDS(),
 		BodyLimit: 1 << 30,
 	}
 }
@@ -159,7 +161,7 @@ func (c *Config) Validate() error {
 	if !c.HTTP.Allow && !c.GRPC.Allow {
 		bad("--allow-http and --allow-grpc are both false: nothing would be served")
 	}
-	errs = append(errs, c.Repository.validate(), c.Cache.Validate(), c.Limits.Validate(), c.Log.Validate(), c.Observe.AccessLog.Validate(), checkTLS("http", c.HTTP.TLS), checkTLS("grpc", c.GRPC.TLS))
+	errs = append(errs, c.Repository.validate(), c.Cache.Validate(), c.XDS.Validate(), c.Limits.Validate(), c.Log.Validate(), c.Observe.AccessLog.Validate(), checkTLS("http", c.HTTP.TLS), checkTLS("grpc", c.GRPC.TLS))
 	for name, l := range map[string]Listen{"http": c.HTTP.Listen, "grpc": c.GRPC.Listen} {
 		if l.Forward == "" {
 			continue

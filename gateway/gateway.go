@@ -32,6 +32,7 @@ import (
 	"github.com/sluice-serve/sluice/tracing"
 	"github.com/sluice-serve/sluice/tracing/otlp"
 	"github.com/sluice-serve/sluice/workers/client"
+	"github.com/sluice-serve/sluice/xds/plane"
 )
 
 // Gateway is one gateway. New makes it, Run serves and frees it.
@@ -60,6 +61,8 @@ type Gateway struct {
 	grpc    *grpcapi.Server // nil: off
 	load    load.Answers
 	metrics net.Listener // nil: off
+	xds     *plane.Plane // nil: off
+	xdsPort int
 }
 
 // New starts the workers, joins all parts and opens the listeners, so that a port
@@ -126,7 +129,10 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	if err := g.openObserver(); err != nil {
 		return err
 	}
-	return g.listen(ctx)
+	if err := g.listen(ctx); err != nil {
+		return err
+	}
+	return g.openXDS(ctx)
 }
 
 // models is the repository as the pipeline wants it.
@@ -207,6 +213,9 @@ func (g *Gateway) serve(serving context.Context, running *sync.WaitGroup, failed
 	}
 	if g.metrics != nil {
 		run("metrics", func() error { return g.stats.Serve(serving, g.metrics) })
+	}
+	if g.xds != nil {
+		run("control plane", func() error { return g.xds.Run(serving) })
 	}
 	run("identity", func() error { return g.auth.Run(serving) })
 	run("tracing", func() error { return g.runTracing(serving) })

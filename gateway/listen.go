@@ -123,10 +123,11 @@ type ports struct {
 	HTTP    int `json:"http"`
 	GRPC    int `json:"grpc"`
 	Metrics int `json:"metrics"`
+	XDS     int `json:"xds,omitempty"`
 }
 
 func (g *Gateway) ports() ports {
-	var p ports
+	p := ports{XDS: g.xdsPort}
 	if g.http != nil {
 		p.HTTP = portOf(g.http.Addrs()[0])
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -40,6 +41,18 @@ type Deps struct {
 	Sources  map[string]fleet.Source // see fleet.Deps
 	// Watch is told every topology that Envoys are told; nil: nobody.
 	Watch []func(*xds.Topology)
+	// Run are run beside the Plane, until its context ends.
+	Run []func(context.Context) error
+}
+
+// Exposed refuses a control plane that would tell keys and addresses to everybody: other
+// addresses than loopback need TLS with certificates of Envoys.
+func Exposed(address string, mutual bool) error {
+	ip := net.ParseIP(address)
+	if address == "localhost" || ip != nil && ip.IsLoopback() || mutual {
+		return nil
+	}
+	return fmt.Errorf("the control plane tells the keys of certificates: on %q it needs --xds-cert, --xds-key and --xds-root-cert", address)
 }
 
 // Plane is a running control plane. New makes it, Run serves.
@@ -52,7 +65,11 @@ type Plane struct {
 	watch     []func(*xds.Topology)
 	log       *slog.Logger
 	register  []func(grpc.ServiceRegistrar)
+	beside    []func(context.Context) error
 }
+
+// maxMessage bounds what Envoy sends at once.
+const maxMessage = 64 << 20
 
 // keepaliveTime is when a silent Envoy is asked whether it is there.
 const keepaliveTime = 30 * time.Second
@@ -60,6 +77,7 @@ const keepaliveTime = 30 * time.Second
 // New reads the topology and its files.
 func New(cfg Config, deps Deps) (*Plane, error) {
 	options := []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(maxMessage), // Envoy may show the picker as much of a body as it holds
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
@@ -67,7 +85,7 @@ func New(cfg Config, deps Deps) (*Plane, error) {
 		options = append(options, grpc.Creds(credentials.NewTLS(deps.TLS)))
 	}
 	p := &Plane{server: xds.New(cfg.Rollout, xds.Deps{Log: deps.Log}), grpc: grpc.NewServer(options...), health: health.NewServer(),
-		listeners: deps.Listeners, watch: deps.Watch, log: deps.Log, register: deps.Register}
+		listeners: deps.Listeners, watch: deps.Watch, log: deps.Log, register: deps.Register, beside: deps.Run}
 	var err error
 	p.fleet, err = fleet.New(cfg.Fleet, fleet.Deps{Server: p, Log: deps.Log, Sources: deps.Sources})
 	if err != nil {
@@ -116,6 +134,9 @@ func (p *Plane) Run(ctx context.Context) error {
 	}
 	run(func() error { return p.server.Run(ctx) })
 	run(func() error { return p.fleet.Run(ctx) })
+	for _, f := range p.beside {
+		run(func() error { return f(ctx) })
+	}
 	for _, l := range p.listeners {
 		p.log.Info("Started control plane at " + l.Addr().String())
 		run(func() error { return p.grpc.Serve(l) })

@@ -98,7 +98,7 @@ func flags() (*options, *pflag.FlagSet) {
 func (o *options) run(ctx context.Context, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	o.tls.Mutual = o.tls.Root != ""
-	if err := errors.Join(o.tls.Validate(), Exposed(o.address, o.tls)); err != nil {
+	if err := errors.Join(o.tls.Validate(), plane.Exposed(o.address, o.tls.Mutual)); err != nil {
 		return err
 	}
 	listeners, err := listen.Open(ctx, listen.Config{Address: o.address, Port: o.port, UnixSocket: o.socket})
@@ -123,16 +123,6 @@ func (o *options) run(ctx context.Context, stderr io.Writer) error {
 		}
 	}
 	return p.Run(ctx)
-}
-
-// Exposed refuses a control plane that tells keys and addresses to everybody: other
-// addresses than loopback need TLS with certificates of Envoys.
-func Exposed(address string, t listen.TLS) error {
-	ip := net.ParseIP(address)
-	if address == "localhost" || ip != nil && ip.IsLoopback() || t.Cert != "" && t.Mutual {
-		return nil
-	}
-	return fmt.Errorf("the control plane tells certificates' keys: on %q it needs --xds-cert, --xds-key and --xds-root-cert", address)
 }
 
 // writePort writes {"xds": port} into a file that appears whole.
