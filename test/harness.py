@@ -83,6 +83,7 @@ class Server:
             wait_for(lambda: self.over() or port_file.exists() and port_file.stat().st_size, 30, "ports written to --port-file")
             self.fail_if_over()
             ports = json.loads(port_file.read_text())
+            self.ports = ports
             self.http, self.grpc, self.metrics = (f"127.0.0.1:{ports[k]}" if ports.get(k) else None for k in ("http", "grpc", "metrics"))
             if ready:
                 wait_for(lambda: self.over() or scheme == "http" and self.status("/v2/health/ready") == 200 or scheme == "https", 60, "ready")

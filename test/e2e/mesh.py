@@ -74,10 +74,8 @@ class Mesh:
         wanted = [{} for _ in range(gateways)] if isinstance(gateways, int) else gateways
         if self.inside:
             self.file.write_text(json.dumps({k: v for k, v in self.topology.items() if k != "gateways"}))
-            port = self.path / "xds-port.json"
             wanted[0] = {"name": "gateway-0", **wanted[0], "flags": [
-                *wanted[0].get("flags", ()), "--xds-port=0", f"--xds-config={self.file}", "--xds-name=gateway-0",
-                f"--port-file={port}"]}
+                *wanted[0].get("flags", ()), "--xds-port=0", f"--xds-config={self.file}", "--xds-name=gateway-0"]}
         for g in wanted:
             self.add(**g)
         if not self.inside:
