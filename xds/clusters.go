@@ -76,7 +76,7 @@ func (b *builder) gatewayCluster(name, protocol string) *clusterv3.Cluster {
 		ClusterDiscoveryType:          &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
 		EdsClusterConfig:              &clusterv3.Cluster_EdsClusterConfig{EdsConfig: fromADS()},
 		ConnectTimeout:                durationpb.New(u.ConnectTimeout),
-		LoadBalancingPolicy:           b.balance(),
+		LoadBalancingPolicy:           b.balance(protocol),
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(uint32(u.BufferBytes)),
 		TypedExtensionProtocolOptions: b.httpOptions(protocol == protocolGRPC || u.HTTP2),
 		TransportSocket:               b.upstreamTLS(protocol == protocolGRPC || u.HTTP2),

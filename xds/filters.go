@@ -105,6 +105,10 @@ func (b *builder) filters() []*managerv3.HttpFilter {
 				ResponseTrailerMode: procv3.ProcessingMode_SKIP,
 			},
 			AllowModeOverride: true,
+			// A body that the picker looked at is sent on as it came.
+			AllowContentLengthHeader: true,
+			MetadataOptions: &procv3.MetadataOptions{ReceivingNamespaces: &procv3.MetadataOptions_MetadataNamespaces{
+				Untyped: []string{balanceNamespace, pickerNamespace}}},
 		})
 	}
 	add("envoy.filters.http.router", &routerv3.Router{RespectExpectedRqTimeout: true})

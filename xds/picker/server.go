@@ -63,13 +63,18 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	procv3.RegisterExternalProcessorServer(r, s)
 }
 
-// Set says which gateways there are. t is only read.
+// Set says which gateways there are. A topology that has no picker, or another one, leaves
+// it without any, so that none is asked for its load. t is only read.
 func (s *Server) Set(t *xds.Topology) {
 	s.mu.Lock()
 	names, draining := make([]string, 0, len(t.Gateways)), map[string]bool{}
 	s.topology, s.routes = t, t.Routes
 	clear(s.places)
-	for _, g := range t.Gateways {
+	var gateways []xds.Gateway
+	if p := t.Services.Picker; p != nil && p.Address == "" { // else nobody asks here
+		gateways = t.Gateways
+	}
+	for _, g := range gateways {
 		names = append(names, g.Name)
 		s.places[g.Name] = g
 		draining[g.Name] = g.Draining

@@ -21,6 +21,7 @@ import (
 
 	"github.com/sluice-serve/sluice/xds"
 	"github.com/sluice-serve/sluice/xds/fleet"
+	"github.com/sluice-serve/sluice/xds/picker"
 )
 
 // Config is a Plane in values.
@@ -41,8 +42,6 @@ type Deps struct {
 	Sources  map[string]fleet.Source // see fleet.Deps
 	// Watch is told every topology that Envoys are told; nil: nobody.
 	Watch []func(*xds.Topology)
-	// Run are run beside the Plane, until its context ends.
-	Run []func(context.Context) error
 }
 
 // Exposed refuses a control plane that would tell keys and addresses to everybody: other
@@ -65,7 +64,7 @@ type Plane struct {
 	watch     []func(*xds.Topology)
 	log       *slog.Logger
 	register  []func(grpc.ServiceRegistrar)
-	beside    []func(context.Context) error
+	picker    *picker.Server
 }
 
 // maxMessage bounds what Envoy sends at once.
@@ -85,7 +84,8 @@ func New(cfg Config, deps Deps) (*Plane, error) {
 		options = append(options, grpc.Creds(credentials.NewTLS(deps.TLS)))
 	}
 	p := &Plane{server: xds.New(cfg.Rollout, xds.Deps{Log: deps.Log}), grpc: grpc.NewServer(options...), health: health.NewServer(),
-		listeners: deps.Listeners, watch: deps.Watch, log: deps.Log, register: deps.Register, beside: deps.Run}
+		listeners: deps.Listeners, watch: deps.Watch, log: deps.Log, register: deps.Register, picker: picker.New(picker.Config{}, picker.Deps{Log: deps.Log})}
+	p.register, p.watch = append(p.register, p.picker.Register), append(p.watch, p.picker.Set)
 	var err error
 	p.fleet, err = fleet.New(cfg.Fleet, fleet.Deps{Server: p, Log: deps.Log, Sources: deps.Sources})
 	if err != nil {
@@ -134,9 +134,7 @@ func (p *Plane) Run(ctx context.Context) error {
 	}
 	run(func() error { return p.server.Run(ctx) })
 	run(func() error { return p.fleet.Run(ctx) })
-	for _, f := range p.beside {
-		run(func() error { return f(ctx) })
-	}
+	run(func() error { return p.picker.Run(ctx) })
 	for _, l := range p.listeners {
 		p.log.Info("Started control plane at " + l.Addr().String())
 		run(func() error { return p.grpc.Serve(l) })
