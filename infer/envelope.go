@@ -64,6 +64,10 @@ type Envelope struct {
 
 	// What Open finds out.
 
+	// Target is the model, or model/version, that answers in place of what the path or
+	// the message says; "": none.
+	Target string
+
 	// Span is the call in its trace; zero where nobody traces, or nobody named a trace
 	// and the call is not sampled. Of a call that is not sampled Span.Span is the
 	// caller's. Where only the body names the model it may be known with the request.

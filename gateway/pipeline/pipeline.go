@@ -78,6 +78,7 @@ func (p *Pipeline) Stop() { p.stopping.Store(true) }
 // got to Open.
 func (p *Pipeline) Open(ctx context.Context, env *infer.Envelope) (context.Context, error) {
 	p.begin(env)
+	retarget(env)
 	if p.tracer.On() {
 		p.tracer.Open(env)
 	}
@@ -154,6 +155,7 @@ func (p *Pipeline) enter(ctx context.Context, req *infer.Request) (Model, error)
 	if req.Times.RequestStart == 0 {
 		req.Times.RequestStart = infer.Now()
 	}
+	aim(req)
 	if err := p.known(req); err != nil {
 		return nil, err
 	}
