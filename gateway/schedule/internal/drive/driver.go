@@ -170,39 +170,48 @@ func (d *Driver) enqueue(it *item) error {
 	if wait := d.cfg.Levels.Policy(it.Level, &d.cfg.Policy).Wait(it.req); wait > 0 {
 		it.Deadline = now + int64(wait)
 	}
-	if err := d.admitLocked(it); err != nil {
+	it.identify()
+	rival, err := d.admitLocked(it)
+	if err != nil {
 		d.mu.Unlock()
 		return err
 	}
 	before := d.core.Pending()
+	d.displaceLocked(rival)
 	d.core.Add(&it.Entry)
 	if d.cfg.Preserve {
 		d.order.add(it)
 	}
 	posts := d.nextLocked(now)
 	delta := d.core.Pending() - before
+	late := d.lateLocked()
 	d.mu.Unlock()
 	d.post(posts)
 	d.queued(delta)
+	d.tell(late)
 	return nil
 }
 
-func (d *Driver) admitLocked(it *item) error {
+// admitLocked readies an item for the line, or refuses it. rival gives way to it; nil:
+// there is room.
+func (d *Driver) admitLocked(it *item) (rival *item, err error) {
 	switch {
 	case d.stopping.Load():
-		return d.stoppingError(it.req)
+		return nil, d.stoppingError(it.req)
 	case d.core.Full(&it.Entry):
-		// Source: PolicyQueue::Enqueue of the original's scheduler_utils.cc.
-		return infer.Refusef(infer.Unavailable, infer.ReasonQueueFull, "%sExceeds maximum queue size", it.req.Prefix())
+		if rival = d.yields(it); rival == nil {
+			// Source: PolicyQueue::Enqueue of the original's scheduler_utils.cc.
+			return nil, infer.Refusef(infer.Unavailable, infer.ReasonQueueFull, "%sExceeds maximum queue size", it.req.Prefix())
+		}
 	}
 	if err := d.admit(it); err != nil {
-		return err
+		return nil, err
 	}
 	alone := !d.cfg.Batches || (!d.cfg.Holds && d.core.Idle())
 	if err := d.layout.place(it, alone); err != nil {
-		return infer.Refusef(infer.Unavailable, infer.ReasonMemory, "%sno memory for the request: %w", it.req.Prefix(), err)
+		return nil, infer.Refusef(infer.Unavailable, infer.ReasonMemory, "%sno memory for the request: %w", it.req.Prefix(), err)
 	}
-	return nil
+	return rival, nil
 }
 
 func (d *Driver) stoppingError(req *infer.Request) error {

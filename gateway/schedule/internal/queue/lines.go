@@ -56,6 +56,7 @@ type level struct {
 	n       int    // entries of this level, leading ones too
 	fresh   *Entry // the last of the fresh ones; nil: none
 	delayed *Entry // the last of the delayed ones; nil: none
+	shares  shares
 }
 
 // keepLevels is how many levels stay though nothing waits in them.
@@ -103,6 +104,7 @@ func (l *lines) add(e *Entry) {
 	}
 	v.fresh = e
 	v.n++
+	v.shares.add(e)
 	l.order.insert(e, after, inFresh)
 }
 
@@ -136,6 +138,7 @@ func (l *lines) remove(e *Entry) {
 	i, _ := l.find(e.Level)
 	v := l.levels[i]
 	l.unlink(v, e)
+	v.shares.remove(e)
 	v.n--
 	if v.n == 0 && len(l.levels) > keepLevels {
 		l.levels = slices.Delete(l.levels, i, i+1)

@@ -22,10 +22,15 @@ type Entry struct {
 	Losses   int    // workers that ended under it
 	Owner    any    // for the caller
 	Group    any    // for the core: the sequence that it belongs to
+	Caller   string // whose it is; "": nobody's in particular
+	Weight   int    // of the caller, in shares of a full line; 0: 1
 
 	where      place
 	heap       int // index in Core.deadlines; -1: has none
 	prev, next *Entry
+
+	holder       *holder
+	older, newer *Entry // of the holder
 }
 
 // Waiting says that the entry stands in the line or waits to be tried again.

@@ -68,6 +68,42 @@ func (s *simple) count(level uint64) (n int) {
 	return n
 }
 
+// unfair says what is wrong with who gives way to e in a full line; "": nothing.
+func (s *simple) unfair(e, rival *Entry) string {
+	counts, weights := map[string]int{e.Caller: 0}, map[string]int{e.Caller: max(e.Weight, 1)}
+	newest := map[string]*Entry{}
+	for _, o := range s.entries {
+		if o.Level == e.Level {
+			counts[o.Caller]++
+			weights[o.Caller] = max(o.Weight, 1)
+			if last := newest[o.Caller]; last == nil || o.Owner.(int) > last.Owner.(int) {
+				newest[o.Caller] = o
+			}
+		}
+	}
+	all := 0
+	for _, w := range weights {
+		all += w
+	}
+	limit := s.cfg.of(e.Level).Limit
+	// with e its caller has no more than his part of the line
+	want := float64(counts[e.Caller]+1) <= float64(limit)*float64(weights[e.Caller])/float64(all)
+	switch {
+	case want != (rival != nil):
+		return fmt.Sprintf("%q has %d of %v waiting in a line of %d, and gets room: %v", e.Caller, counts[e.Caller], weights, limit, rival != nil)
+	case rival == nil:
+		return ""
+	case newest[rival.Caller] != rival:
+		return fmt.Sprintf("entry %v is not the newest of %q", rival.Owner, rival.Caller)
+	}
+	for who, n := range counts {
+		if n*weights[rival.Caller] > counts[rival.Caller]*weights[who] {
+			return fmt.Sprintf("%q gives way with %d, and %q has %d, of %v", rival.Caller, counts[rival.Caller], who, n, weights)
+		}
+	}
+	return ""
+}
+
 func TestRandomLines(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -92,12 +128,26 @@ func randomLines(t *testing.T, cfg Lines, r *rand.Rand) {
 		switch k := r.IntN(10); {
 		case k < 5:
 			e := &Entry{Rows: 1, Level: 1 + r.Uint64N(levels), At: now, Owner: step}
+			if who := r.IntN(6); who > 0 {
+				e.Caller, e.Weight = fmt.Sprint("caller", who), who/2
+			}
 			if r.IntN(2) == 0 {
 				e.Deadline = now + 1 + int64(r.IntN(30))
 			}
 			if full := want.count(e.Level) >= cfg.of(e.Level).Limit; core.Full(e) != full {
 				t.Fatalf("step %d: full %v, want %v", step, !full, full)
-			} else if !full {
+			} else if full {
+				rival := core.Yields(e)
+				if fault := want.unfair(e, rival); fault != "" {
+					t.Fatalf("step %d: %s", step, fault)
+				}
+				if rival != nil {
+					core.Remove(rival)
+					want.remove(t, rival)
+					over++
+				}
+			}
+			if want.count(e.Level) < cfg.of(e.Level).Limit {
 				core.Add(e)
 				want.entries = append(want.entries, e)
 				added++

@@ -3,7 +3,8 @@
 // other line is an event:
 //
 //	config max=8 preferred=4,8 delay=100us instances=2 limit=10 [delays] [fair=N] [own=LEVEL:LIMIT[:delays]]
-//	add NAME [rows=N] [shape=S] [deadline=T] [level=N]   a request comes; limits may refuse it
+//	add NAME [rows=N] [shape=S] [deadline=T] [level=N] [by=CALLER[:WEIGHT]]   a request comes; limits may refuse it, or
+//	                                           another in its place
 //	cancel NAME                                its caller leaves
 //	at T                                       time passes until T
 //	done I                                     instance I brings its results
@@ -198,14 +199,29 @@ func (m *machine) add(name string, args []string) error {
 				return err
 			}
 			e.Level = n
+		case "by":
+			var weight string
+			e.Caller, weight, _ = strings.Cut(v, ":")
+			if weight != "" {
+				n, err := strconv.Atoi(weight)
+				if err != nil {
+					return err
+				}
+				e.Weight = n
+			}
 		default:
 			return fmt.Errorf("unknown setting %q", k)
 		}
 	}
 	m.entries[name], m.names[e] = e, name
 	if m.core.Full(e) {
-		fmt.Fprintf(&m.out, "  refuse %s: full\n", name)
-		return nil
+		rival := m.core.Yields(e)
+		if rival == nil {
+			fmt.Fprintf(&m.out, "  refuse %s: full\n", name)
+			return nil
+		}
+		fmt.Fprintf(&m.out, "  refuse %s: gives way to %s\n", m.names[rival], name)
+		m.core.Remove(rival)
 	}
 	m.core.Add(e)
 	return nil
