@@ -21,7 +21,7 @@ func measure(t *testing.T, protocol, address, model string, shape ...int64) resu
 	t.Helper()
 	o := options{protocol: protocol, address: address, model: model, input: "INPUT0", shape: shape, concurrency: 8, streams: 3,
 		warmup: 20 * time.Millisecond, duration: 300 * time.Millisecond}
-	r, err := run(t.Context(), o)
+	r, err := run(t.Context(), nil, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 // Command loadgen drives one model of a v2 server with prebuilt requests over HTTP/1.1
 // or gRPC, in a closed loop, at as little cost of its own as it can: the bytes of a
 // request are made once, connections are raw, answers are checked for their status and
-// otherwise skipped. It prints one JSON object.
+// otherwise skipped. It prints one JSON object, at the end or when it is interrupted.
 //
 //	loadgen -protocol grpc -address 127.0.0.1:8001 -model mlp -input INPUT0 -shape 1,512 -concurrency 8
 package main
@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
 	"slices"
 	"strconv"
@@ -40,19 +41,24 @@ type result struct {
 	Requests    int     `json:"requests"`
 	Errors      int     `json:"errors"`
 	FirstError  string  `json:"first_error,omitempty"`
-	PerSecond   float64 `json:"per_second"`
-	P50         float64 `json:"p50_us"`
-	P99         float64 `json:"p99_us"`
-	Mean        float64 `json:"mean_us"`
-	CPU         float64 `json:"client_cpu_us"` // of this process, for each request
+	// Failures counts errors by their texts, up to maxFailures of them.
+	Failures  map[string]int `json:"failures,omitempty"`
+	PerSecond float64        `json:"per_second"`
+	P50       float64        `json:"p50_us"`
+	P99       float64        `json:"p99_us"`
+	Max       float64        `json:"max_us"`
+	Mean      float64        `json:"mean_us"`
+	CPU       float64        `json:"client_cpu_us"` // of this process, for each request
 }
 
 func main() {
 	o, procs, err := parse(os.Args[1:])
 	if err == nil {
 		runtime.GOMAXPROCS(procs)
+		interrupted, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
 		var r result
-		if r, err = run(context.Background(), o); err == nil {
+		if r, err = run(context.Background(), interrupted.Done(), o); err == nil {
 			err = json.NewEncoder(os.Stdout).Encode(r)
 		}
 	}
@@ -98,8 +104,8 @@ func parse(args []string) (options, int, error) {
 }
 
 // run measures once. Connections that fail at the start are its error; answers that
-// are no success are counted.
-func run(ctx context.Context, o options) (result, error) {
+// are no success are counted. When stop closes, no further request is sent.
+func run(ctx context.Context, stop <-chan struct{}, o options) (result, error) {
 	begin := time.Now().Add(o.warmup)
 	end := begin.Add(o.duration)
 	ctx, cancel := context.WithDeadline(ctx, end.Add(20*time.Second))
@@ -127,7 +133,7 @@ func run(ctx context.Context, o options) (result, error) {
 	timer := time.AfterFunc(time.Until(begin), func() { cpu.Store(int64(processCPU())) })
 	defer timer.Stop()
 	for i, drive := range drivers {
-		records[i] = record{begin: begin, end: end}
+		records[i] = record{begin: begin, end: end, stop: stop}
 		all.Go(func() { errs[i] = drive(&records[i]) })
 	}
 	all.Wait()
@@ -135,16 +141,21 @@ func run(ctx context.Context, o options) (result, error) {
 	if err := errors.Join(errs...); err != nil {
 		return result{}, err
 	}
-	return sum(o, records, spent), nil
+	return sum(o, records, min(time.Since(begin), o.duration), spent), nil
 }
 
 // record is what one connection gathers; its goroutine alone touches it.
 type record struct {
 	begin, end time.Time
+	stop       <-chan struct{}
 	latencies  []time.Duration // of the requests that began in the measured time
 	errors     int
 	firstError string
+	failures   map[string]int // by text
 }
+
+// maxFailures bounds the texts that a record keeps.
+const maxFailures = 16
 
 // add notes one answer; it says whether another request may be sent.
 func (r *record) add(sent, now time.Time, failure string) bool {
@@ -153,15 +164,26 @@ func (r *record) add(sent, now time.Time, failure string) bool {
 		if r.firstError == "" {
 			r.firstError = failure
 		}
+		if r.failures == nil {
+			r.failures = map[string]int{}
+		}
+		if _, known := r.failures[failure]; known || len(r.failures) < maxFailures {
+			r.failures[failure]++
+		}
 	} else if !now.Before(r.begin) && !now.After(r.end) {
 		r.latencies = append(r.latencies, now.Sub(sent))
 	}
-	return now.Before(r.end)
+	select {
+	case <-r.stop:
+		return false
+	default:
+		return now.Before(r.end)
+	}
 }
 
 // sum puts the connections' records together.
-func sum(o options, records []record, cpu time.Duration) result {
-	r := result{Protocol: o.protocol, Model: o.model, Concurrency: o.concurrency, Seconds: o.duration.Seconds()}
+func sum(o options, records []record, took, cpu time.Duration) result {
+	r := result{Protocol: o.protocol, Model: o.model, Concurrency: o.concurrency, Seconds: took.Seconds()}
 	var all []time.Duration
 	var total time.Duration
 	for i := range records {
@@ -169,6 +191,14 @@ func sum(o options, records []record, cpu time.Duration) result {
 		r.Errors += records[i].errors
 		if r.FirstError == "" {
 			r.FirstError = records[i].firstError
+		}
+	}
+	for i := range records {
+		for text, n := range records[i].failures {
+			if r.Failures == nil {
+				r.Failures = map[string]int{}
+			}
+			r.Failures[text] += n
 		}
 	}
 	r.Requests = len(all)
@@ -180,8 +210,8 @@ func sum(o options, records []record, cpu time.Duration) result {
 		total += l
 	}
 	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-	r.PerSecond = float64(len(all)) / o.duration.Seconds()
-	r.P50, r.P99 = us(all[len(all)/2]), us(all[len(all)*99/100])
+	r.PerSecond = float64(len(all)) / r.Seconds
+	r.P50, r.P99, r.Max = us(all[len(all)/2]), us(all[len(all)*99/100]), us(all[len(all)-1])
 	r.Mean = us(total) / float64(len(all))
 	r.CPU = us(cpu) / float64(len(all))
 	return r
