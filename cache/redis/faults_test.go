@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-serve/sluice/cache"
 	"github.com/sluice-serve/sluice/cache/cachetest"
+	"github.com/sluice-serve/sluice/internal/redistest"
 )
 
 // budget is that of the fault tests. Slack is for the machine: tests run beside others.
@@ -70,20 +71,20 @@ func quick(t *testing.T, c *Cache, r *cachetest.Rig) {
 func withBudget(c *Config) { c.Budget = budget; c.SocketTimeout = 100 * time.Millisecond }
 
 func TestNobodyThere(t *testing.T) {
-	s := start(t)
-	s.kill()
-	c, r := rig(t, s.port, withBudget)
+	s := redistest.Start(t)
+	s.Kill()
+	c, r := rig(t, s.Port, withBudget)
 	quick(t, c, r)
 }
 
 // A server that dies under load is not asked any more, and is asked again when it is back.
 func TestKilledAndBack(t *testing.T) {
-	s := start(t)
-	c, r := rig(t, s.port, withBudget)
+	s := redistest.Start(t)
+	c, r := rig(t, s.Port, withBudget)
 	load(t, r, 400)
-	s.kill()
+	s.Kill()
 	quick(t, c, r)
-	s.run()
+	s.Run()
 	r.Goes(t, cachetest.Subject("none", "1", 1), cachetest.Request(1))
 	sub := cachetest.Subject("m", "1", 1)
 	for end := time.Now().Add(10 * time.Second); ; wait(t, 20*time.Millisecond) {
@@ -102,12 +103,12 @@ func TestKilledAndBack(t *testing.T) {
 
 // A frozen server accepts connections and says nothing.
 func TestFrozen(t *testing.T) {
-	s := start(t)
-	c, r := rig(t, s.port, withBudget)
+	s := redistest.Start(t)
+	c, r := rig(t, s.Port, withBudget)
 	load(t, r, 400)
-	s.signal(syscall.SIGSTOP)
+	s.Signal(syscall.SIGSTOP)
 	quick(t, c, r)
-	s.signal(syscall.SIGCONT)
+	s.Signal(syscall.SIGCONT)
 	for end := time.Now().Add(10 * time.Second); c.Figures()[0].Open; wait(t, 20*time.Millisecond) {
 		r.Lookup(t.Context(), cachetest.Subject("m", "1", 1), cachetest.Request(1))
 		if time.Now().After(end) {
@@ -173,15 +174,15 @@ func proxy(t *testing.T, port string, late time.Duration) string {
 }
 
 func TestSlow(t *testing.T) {
-	s := start(t)
-	c, r := rig(t, proxy(t, s.port, 50*time.Millisecond), withBudget)
+	s := redistest.Start(t)
+	c, r := rig(t, proxy(t, s.Port, 50*time.Millisecond), withBudget)
 	quick(t, c, r)
 }
 
 // Foreign data under all keys, under load: misses, then answers of our own.
 func TestForeignUnderLoad(t *testing.T) {
-	s := start(t)
-	c, r := rig(t, s.port, nil)
+	s := redistest.Start(t)
+	c, r := rig(t, s.Port, nil)
 	sub := cachetest.Subject("m", "1", 1)
 	for b := range 256 {
 		q := r.Keys.Query(sub, cachetest.Request(byte(b)))
@@ -205,9 +206,9 @@ func TestForeignUnderLoad(t *testing.T) {
 
 // Fills that nobody takes are bounded and dropped.
 func TestFillsAreBounded(t *testing.T) {
-	s := start(t)
-	s.signal(syscall.SIGSTOP)
-	c, r := rig(t, s.port, func(c *Config) { c.SocketTimeout = time.Minute })
+	s := redistest.Start(t)
+	s.Signal(syscall.SIGSTOP)
+	c, r := rig(t, s.Port, func(c *Config) { c.SocketTimeout = time.Minute })
 	sub := cachetest.Subject("m", "1", 1)
 	start := time.Now()
 	big := make([]byte, 1<<20)
@@ -225,5 +226,5 @@ func TestFillsAreBounded(t *testing.T) {
 	if took := time.Since(start); took > 5*time.Second {
 		t.Errorf("inserting took %v", took)
 	}
-	s.kill()
+	s.Kill()
 }

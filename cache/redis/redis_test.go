@@ -22,26 +22,27 @@ import (
 	"github.com/sluice-serve/sluice/cache/cachetest"
 	"github.com/sluice-serve/sluice/cache/local"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/redistest"
 )
 
 func TestSuite(t *testing.T) {
-	s := start(t)
+	s := redistest.Start(t)
 	cachetest.Run(t, func(t *testing.T) cache.Level {
-		return open(t, s.port, func(c *Config) { c.Prefix = t.Name() + "[*]:" })
+		return open(t, s.Port, func(c *Config) { c.Prefix = t.Name() + "[*]:" })
 	})
 }
 
 func TestSuiteBehindLocal(t *testing.T) {
-	s := start(t)
+	s := redistest.Start(t)
 	cachetest.Run(t, func(t *testing.T) cache.Level {
-		return cache.Tiers{local.New(local.Config{Size: 1 << 20}), open(t, s.port, func(c *Config) { c.Prefix = t.Name() + ":" })}
+		return cache.Tiers{local.New(local.Config{Size: 1 << 20}), open(t, s.Port, func(c *Config) { c.Prefix = t.Name() + ":" })}
 	})
 }
 
 func TestNothingIsLeftRunning(t *testing.T) {
-	s := start(t)
+	s := redistest.Start(t)
 	before := goleak.IgnoreCurrent()
-	c := open(t, s.port, nil)
+	c := open(t, s.Port, nil)
 	r := &cachetest.Rig{Level: c, Keys: cache.NewKeys()}
 	r.Insert(cachetest.Subject("m", "1", 1), cachetest.Request(1), cachetest.Response(1))
 	r.Arrives(t, cachetest.Subject("m", "1", 1), cachetest.Request(1))
@@ -54,9 +55,9 @@ func TestNothingIsLeftRunning(t *testing.T) {
 // Two gateways share what they loaded alike, also after a restart, and a version whose
 // content is not known stays out.
 func TestShared(t *testing.T) {
-	s := start(t)
-	_, a := rig(t, s.port, nil)
-	_, b := rig(t, s.port, nil)
+	s := redistest.Start(t)
+	_, a := rig(t, s.Port, nil)
+	_, b := rig(t, s.Port, nil)
 	here, there := cachetest.Subject("m", "1", 1), cachetest.Subject("m", "1", 1)
 	there.Load = 77
 	a.Insert(here, cachetest.Request(1), cachetest.Response(9))
@@ -72,8 +73,8 @@ func TestShared(t *testing.T) {
 
 // Age counts from when the answer was made, in whatever process.
 func TestAge(t *testing.T) {
-	s := start(t)
-	_, r := rig(t, s.port, nil)
+	s := redistest.Start(t)
+	_, r := rig(t, s.Port, nil)
 	sub, req := cachetest.Subject("m", "1", 1), cachetest.Request(1)
 	q := r.Keys.Query(sub, req)
 	r.Level.Insert(q, cache.NewEntry(q, cachetest.Response(1), infer.Now()-int64(90*time.Second), 0))
@@ -85,8 +86,8 @@ func TestAge(t *testing.T) {
 
 // What stands under our keys and is not ours, or not whole, is a miss, and is replaced.
 func TestForeignData(t *testing.T) {
-	s := start(t)
-	c, r := rig(t, s.port, nil)
+	s := redistest.Start(t)
+	c, r := rig(t, s.Port, nil)
 	sub := cachetest.Subject("m", "1", 1)
 	name := func(req *infer.Request) string {
 		q := r.Keys.Query(sub, req)
@@ -141,8 +142,8 @@ func TestForeignData(t *testing.T) {
 }
 
 func TestKeysAndTTL(t *testing.T) {
-	s := start(t)
-	c, r := rig(t, s.port, func(c *Config) { c.Prefix, c.TTL = "team:", time.Minute })
+	s := redistest.Start(t)
+	c, r := rig(t, s.Port, func(c *Config) { c.Prefix, c.TTL = "team:", time.Minute })
 	sub := cachetest.Subject("m:1", "2", 1)
 	sub.Tags = []string{"a,b", "c"}
 	r.Insert(sub, cachetest.Request(1), cachetest.Response(1))
@@ -157,12 +158,12 @@ func TestKeysAndTTL(t *testing.T) {
 }
 
 func TestPassword(t *testing.T) {
-	s := start(t, "--requirepass", "secret")
-	_, r := rig(t, s.port, func(c *Config) { c.Password = "secret" })
+	s := redistest.Start(t, "--requirepass", "secret")
+	_, r := rig(t, s.Port, func(c *Config) { c.Password = "secret" })
 	r.Insert(cachetest.Subject("m", "1", 1), cachetest.Request(1), cachetest.Response(1))
 	r.Arrives(t, cachetest.Subject("m", "1", 1), cachetest.Request(1))
 
-	_, wrong := rig(t, s.port, func(c *Config) { c.Password = "wrong" })
+	_, wrong := rig(t, s.Port, func(c *Config) { c.Password = "wrong" })
 	if e := wrong.Lookup(t.Context(), cachetest.Subject("m", "1", 1), cachetest.Request(1)); e != nil {
 		t.Errorf("without the password: %+v", e)
 	}
@@ -170,8 +171,8 @@ func TestPassword(t *testing.T) {
 
 // A Redis without room refuses fills; that is no reason not to ask it.
 func TestFull(t *testing.T) {
-	s := start(t, "--maxmemory", "1", "--maxmemory-policy", "noeviction")
-	c, r := rig(t, s.port, nil)
+	s := redistest.Start(t, "--maxmemory", "1", "--maxmemory-policy", "noeviction")
+	c, r := rig(t, s.Port, nil)
 	sub := cachetest.Subject("m", "1", 1)
 	for i := range byte(40) {
 		r.Lookup(t.Context(), sub, cachetest.Request(i))
@@ -290,7 +291,7 @@ func TestTLS(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "yes")
+	redistest.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "yes")
 	sub := cachetest.Subject("m", "1", 1)
 	for _, roots := range []TLS{{CACert: cert}, {CACertDir: filepath.Dir(cert)}} {
 		_, r := rig(t, port, func(c *Config) {
