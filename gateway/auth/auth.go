@@ -33,7 +33,7 @@ type Auth struct {
 	now    func() time.Time
 	state  atomic.Pointer[state]
 	epoch  atomic.Uint64 // counts changes of keys: what was proved before is proved again
-	proved *remembered
+	proved remembered
 
 	reloaded func(err error) // nil: nobody counts
 

@@ -28,9 +28,13 @@ func files(t *testing.T, contents map[string]string) string {
 	return dir
 }
 
+var discard = slog.New(slog.DiscardHandler)
+
+func writeFile(name, text string) error { return os.WriteFile(name, []byte(text), 0o600) }
+
 func write(t *testing.T, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+	if err := writeFile(name, text); err != nil {
 		t.Fatal(err)
 	}
 }

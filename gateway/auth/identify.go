@@ -41,7 +41,15 @@ func kept(kind byte, digest [sha256.Size]byte) [sha256.Size]byte {
 // by what a trusted proxy forwards, by the connection's certificate. What is shown must
 // hold: a wrong key is an error, not nobody.
 func (a *Auth) identify(id *identity, env *infer.Envelope) (*infer.Principal, error) {
-	trusted := id.trusted.trusts(env)
+	trusted := id.trusted.near(env)
+	var holder proven
+	if env.Certificate != nil && (id.certNames != nil || id.trusted.names != nil) {
+		var err error
+		if holder, err = a.holder(id, env.Certificate); err != nil {
+			return nil, err
+		}
+		trusted = trusted || holder.proxy
+	}
 	if trusted && id.signing != nil {
 		if v := principalHeader.of(env); v != "" {
 			return a.remember(ofSigned, v, func(now time.Time) (*infer.Principal, time.Time, error) {
@@ -74,8 +82,8 @@ func (a *Auth) identify(id *identity, env *infer.Envelope) (*infer.Principal, er
 		}
 		return nobody, nil
 	}
-	if env.Certificate != nil && id.certNames != nil {
-		return a.byCertificate(id, env.Certificate)
+	if holder.principal != nil {
+		return holder.principal, nil
 	}
 	return nobody, nil
 }
@@ -84,14 +92,14 @@ func (a *Auth) identify(id *identity, env *infer.Envelope) (*infer.Principal, er
 func (a *Auth) remember(kind byte, text string, prove func(now time.Time) (*infer.Principal, time.Time, error)) (*infer.Principal, error) {
 	digest := kept(kind, digestOf(text))
 	now, epoch := a.now(), a.epoch.Load()
-	if p := a.proved.get(&digest, now.Unix(), epoch); p != nil {
-		return p, nil
+	if p, ok := a.proved.find(&digest, now.Unix(), epoch); ok {
+		return p.principal, nil
 	}
 	p, until, err := prove(now)
 	if err != nil {
 		return nil, err
 	}
-	a.proved.put(&digest, proven{p, until.Unix(), epoch})
+	a.proved.put(digest, proven{principal: p, until: until.Unix(), keys: epoch})
 	return p, nil
 }
 
@@ -119,17 +127,26 @@ func (a *Auth) byForwarded(id *identity, header string) (*infer.Principal, error
 	})
 }
 
-func (a *Auth) byCertificate(id *identity, c *x509.Certificate) (*infer.Principal, error) {
-	if len(c.Raw) == 0 { // of a proxy that told us the name alone
-		return id.certified(of(c), "certificate"), nil
+// holder is whom a certificate names, as far as the identity file takes certificates.
+func (a *Auth) holder(id *identity, c *x509.Certificate) (proven, error) {
+	now, epoch := a.now(), a.epoch.Load()
+	made := len(c.Raw) == 0 // of a proxy that told us the name alone
+	if !made && now.After(c.NotAfter) {
+		return proven{}, refuse("the client certificate has expired") // the connection outlived it
 	}
-	now := a.now()
-	if now.After(c.NotAfter) { // the connection outlived it
-		return nil, refuse("the client certificate has expired")
+	digest := kept(ofCertificate, sha256.Sum256(c.Raw))
+	if p, ok := a.proved.find(&digest, now.Unix(), epoch); ok && !made {
+		return p, nil
 	}
-	return a.remember(ofCertificate, unsafe.String(unsafe.SliceData(c.Raw), len(c.Raw)), func(time.Time) (*infer.Principal, time.Time, error) {
-		return id.certified(of(c), "certificate"), c.NotAfter, nil
-	})
+	shown := of(c)
+	p := proven{until: c.NotAfter.Unix(), keys: epoch, proxy: id.trusted.vouches(&shown)}
+	if id.certNames != nil {
+		p.principal = id.certified(shown, "certificate")
+	}
+	if !made {
+		a.proved.put(digest, p)
+	}
+	return p, nil
 }
 
 // certified is the principal that a certificate names, nobody where it names none.

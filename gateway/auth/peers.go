@@ -77,8 +77,8 @@ func (f *faults) peers(texts []string, at func(format string, args ...any)) (p p
 	return p
 }
 
-// trusts says that a call came from one of the peers itself.
-func (p *peers) trusts(env *infer.Envelope) bool {
+// near says that a call came from one of the peers, by its address.
+func (p *peers) near(env *infer.Envelope) bool {
 	if env.Unix {
 		return p.unix
 	}
@@ -89,10 +89,14 @@ func (p *peers) trusts(env *infer.Envelope) bool {
 			}
 		}
 	}
-	if len(p.names) == 0 || env.Certificate == nil {
+	return false
+}
+
+// vouches says that a certificate is that of one of the peers.
+func (p *peers) vouches(c *presented) bool {
+	if len(p.names) == 0 {
 		return false
 	}
-	c := of(env.Certificate)
 	for _, kind := range []string{nameSPIFFE, nameDNS, nameCN} {
 		if name := c.name([]string{kind}); name != "" && anyMatch(p.names, name) {
 			return true

@@ -15,10 +15,12 @@ const (
 	authenticated = "authenticated" // who proved a name
 )
 
-// Policy says which rights principals have. It is read-only once parsed.
+// Policy says which rights principals have. It does not change once parsed.
 type Policy struct {
 	closedHealth bool
 	rules        []rule
+	// about are the rules that are about a principal, as far as it was asked for.
+	about *generations[*infer.Principal, []*rule]
 }
 
 // rule gives rights to whom it names; what no rule gives nobody has.
@@ -32,10 +34,13 @@ type rule struct {
 	models        []glob // nil: all of them
 }
 
+// aboutBound is for how many principals the rules are remembered.
+const aboutBound = 16384
+
 // ParsePolicy reads a policy; name is the file's in errors, which have its lines.
 func ParsePolicy(name string, data []byte) (*Policy, error) {
 	f := &faults{file: name}
-	p := &Policy{}
+	p := &Policy{about: newGenerations[*infer.Principal, []*rule](aboutBound)}
 	doc := f.document(data)
 	if doc != nil {
 		f.mapping(doc, "the policy",
@@ -137,12 +142,27 @@ func (r *rule) covers(right Right, model string) bool {
 
 // find gives the first rule by which p has the right; nil: there is none.
 func (p *Policy) find(who *infer.Principal, right Right, model string) *rule {
-	for i := range p.rules {
-		if r := &p.rules[i]; r.covers(right, model) && r.applies(who) {
+	for _, r := range p.rulesOf(who) {
+		if r.covers(right, model) {
 			return r
 		}
 	}
 	return nil
+}
+
+// rulesOf are the rules that are about a principal, in the file's order.
+func (p *Policy) rulesOf(who *infer.Principal) []*rule {
+	if rules, ok := p.about.get(who); ok {
+		return rules
+	}
+	var rules []*rule
+	for i := range p.rules {
+		if r := &p.rules[i]; r.applies(who) {
+			rules = append(rules, r)
+		}
+	}
+	p.about.put(who, rules)
+	return rules
 }
 
 // allows decides.

@@ -7,58 +7,72 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// proven is a credential that was checked.
-type proven struct {
-	principal *infer.Principal
-	until     int64 // Unix seconds at which it is checked again
-	keys      uint64
-}
-
-// remembered are credentials that were checked, by their digests: two generations of at
-// most half the bound each, so that what is asked for stays and what is not leaves.
-type remembered struct {
+// generations is a bounded memory: two generations of at most half the bound each, so
+// that what is asked for stays and what is not leaves.
+type generations[K comparable, V any] struct {
 	half int
 
 	mu    sync.RWMutex
-	young map[[sha256.Size]byte]proven // mu
-	old   map[[sha256.Size]byte]proven // mu
+	young map[K]V // mu
+	old   map[K]V // mu
 }
 
-func newRemembered(bound int) *remembered {
-	return &remembered{half: max(bound/2, 1), young: map[[sha256.Size]byte]proven{}}
+func newGenerations[K comparable, V any](bound int) *generations[K, V] {
+	return &generations[K, V]{half: max(bound/2, 1), young: map[K]V{}}
 }
 
-// get finds what was proved at a time, with these keys. It allocates nothing.
-func (r *remembered) get(digest *[sha256.Size]byte, now int64, keys uint64) *infer.Principal {
-	r.mu.RLock()
-	p, ok := r.young[*digest]
+// get allocates nothing.
+func (g *generations[K, V]) get(key K) (V, bool) {
+	g.mu.RLock()
+	v, ok := g.young[key]
 	aged := false
 	if !ok {
-		p, aged = r.old[*digest]
+		v, aged = g.old[key]
 	}
-	r.mu.RUnlock()
-	if !ok && !aged || now >= p.until || p.keys != keys {
-		return nil
-	}
+	g.mu.RUnlock()
 	if aged {
-		r.put(digest, p)
+		g.put(key, v)
 	}
-	return p.principal
+	return v, ok || aged
 }
 
-func (r *remembered) put(digest *[sha256.Size]byte, p proven) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.young) >= r.half {
-		if _, ok := r.young[*digest]; !ok {
-			r.old, r.young = r.young, make(map[[sha256.Size]byte]proven, r.half)
-		}
+func (g *generations[K, V]) put(key K, v V) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, ok := g.young[key]; !ok && len(g.young) >= g.half {
+		g.old, g.young = g.young, make(map[K]V, g.half)
 	}
-	r.young[*digest] = p
+	g.young[key] = v
 }
 
-func (r *remembered) len() int {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return len(r.young) + len(r.old)
+func (g *generations[K, V]) len() int {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	return len(g.young) + len(g.old)
+}
+
+// proven is a credential that was checked.
+type proven struct {
+	principal *infer.Principal
+	proxy     bool   // of a certificate: its holder's word on others is taken
+	until     int64  // Unix seconds at which it is checked again
+	keys      uint64 // the state of the keys then
+}
+
+// remembered are credentials that were checked, by their digests.
+type remembered struct {
+	*generations[[sha256.Size]byte, proven]
+}
+
+func newRemembered(bound int) remembered {
+	return remembered{newGenerations[[sha256.Size]byte, proven](bound)}
+}
+
+// find gives what was proved and holds at a time, with these keys.
+func (r remembered) find(digest *[sha256.Size]byte, now int64, keys uint64) (proven, bool) {
+	p, ok := r.get(*digest)
+	if !ok || now >= p.until || p.keys != keys {
+		return proven{}, false
+	}
+	return p, true
 }
