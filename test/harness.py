@@ -67,14 +67,16 @@ def descendants(pid):
 class Server:
     """One bin/sluice serve. The constructor returns when its ports are known and, with ready, when it is ready."""
 
-    def __init__(self, repositories=(DEMO, TEST_MODELS), flags=(), ready=True, scheme="http"):
+    def __init__(self, repositories=(DEMO, TEST_MODELS), flags=(), ready=True, scheme="http", place=None):
+        """place is a server that has ended, whose ports this one takes."""
+        at = {p: getattr(place, p).rsplit(":", 1)[1] if place else 0 for p in ("http", "grpc", "metrics")}
         self.folder = tempfile.TemporaryDirectory(prefix="sluice-test-")
         folder = pathlib.Path(self.folder.name)
         self.log_path = folder / "log"
         port_file = folder / "ports.json"
         command = [str(BINARY), "serve", *(f"--model-repository={r}" for r in repositories), "--http-address=127.0.0.1",
-                   "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1", "--http-port=0", "--grpc-port=0",
-                   "--metrics-port=0", f"--port-file={port_file}", *flags]
+                   "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1", f"--http-port={at['http']}", f"--grpc-port={at['grpc']}",
+                   f"--metrics-port={at['metrics']}", f"--port-file={port_file}", *flags]
         self.started = time.monotonic()
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)

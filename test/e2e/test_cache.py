@@ -1,10 +1,6 @@
 """The response cache end to end: what it must never answer, what it says of itself, and Redis that fails under load."""
 import json
-import os
-import pathlib
-import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -16,6 +12,7 @@ import tritonclient.grpc as grpcclient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 import harness
+from faults import Redis
 
 LOCAL = "--cache-config=local,size=16777216"
 CACHED = "response_cache { enable: true }\n"
@@ -314,36 +311,6 @@ def test_without_a_cache(start, tmp_path):
 def test_flags(built, tmp_path, flags, text):
     done = subprocess.run([harness.BINARY, "serve", f"--model-repository={tmp_path}", *flags], capture_output=True, text=True, timeout=20)
     assert done.returncode != 0 and text in done.stderr, done.stderr
-
-
-class Redis:
-    """A real redis-server on a free port."""
-
-    def __init__(self, folder):
-        places = [os.environ.get("SLUICE_REDIS_SERVER"), harness.ROOT / ".cache/redis/usr/bin/redis-server", shutil.which("redis-server")]
-        binary = next((p for p in places if p and pathlib.Path(p).exists()), None)
-        if not binary:
-            pytest.skip("no redis-server: scripts/setup.sh redis lays one down")
-        with socket.create_server(("127.0.0.1", 0)) as s:
-            self.port = s.getsockname()[1]
-        self.command = [str(binary), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), "--maxmemory", "64mb"]
-        self.start()
-
-    def start(self):
-        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL)
-        harness.wait_for(lambda: self.say("PING") == "+PONG", 10, "redis-server answers")
-
-    def say(self, command):
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), 1) as s:
-                s.sendall(command.encode() + b"\r\n")
-                return s.recv(1000).decode().split("\r\n")[0]
-        except OSError:
-            return ""
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait(10)
 
 
 @pytest.fixture
