@@ -14,7 +14,7 @@ import (
 // empty Cert is no TLS.
 type TLS struct {
 	Cert, Key string
-	Root      string // of clients' certificates
+	Root      string // of clients' certificates; clients are asked for one, and may have none
 	Mutual    bool   // clients must show one that Root signed
 }
 
@@ -105,6 +105,7 @@ func (r *reloader) read() (*tls.Config, error) {
 	if !c.ClientCAs.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("TLS root certificate: no certificate in %s", r.files.Root)
 	}
+	c.ClientAuth = tls.VerifyClientCertIfGiven // who shows one is known by it
 	if r.files.Mutual {
 		c.ClientAuth = tls.RequireAndVerifyClientCert
 	}
