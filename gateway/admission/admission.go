@@ -296,6 +296,8 @@ func (l *Limits) enter(ctx context.Context, a *account, take *amounts, now int64
 
 // through is enter; it gives the use that refuses, and when to come back.
 func (l *Limits) through(ctx context.Context, a *account, take *amounts, now int64) (*use, int64) {
+	p := patience{ctx: ctx}
+	defer p.end()
 	var passed uint64 // by shadowed limits alone: there is nothing to undo
 	for i := range a.uses {
 		u := &a.uses[i]
@@ -303,7 +305,7 @@ func (l *Limits) through(ctx context.Context, a *account, take *amounts, now int
 		if n == skip || n == 0 && u.limit.Kind.held() {
 			continue
 		}
-		wait, ok := l.pass(ctx, u, n, now)
+		wait, ok := l.pass(&p, u, n, now)
 		if ok {
 			continue
 		}
@@ -331,30 +333,30 @@ func (l *Limits) through(ctx context.Context, a *account, take *amounts, now int
 }
 
 // pass spends or holds n. wait is when that may succeed; 0: never.
-func (l *Limits) pass(ctx context.Context, u *use, n, now int64) (wait int64, ok bool) {
+func (l *Limits) pass(p *patience, u *use, n, now int64) (wait int64, ok bool) {
 	m := u.meter
 	if u.limit.Kind.held() {
-		return l.hold(ctx, u, n)
+		return l.hold(p, u, n)
 	}
 	if u.peek { // as far as this gateway knows
 		wait = m.bucket.look(&u.limit.speed, now, u.limit.speed.cost(n))
 		return wait, wait == 0
 	}
 	if m.shared != nil && l.table.link.up() {
-		return l.draw(ctx, u, n, now)
+		return l.draw(p, u, n, now)
 	}
 	wait = m.bucket.take(&u.limit.speed, now, u.limit.speed.cost(n))
 	return wait, wait == 0
 }
 
 // hold holds n.
-func (l *Limits) hold(ctx context.Context, u *use, n int64) (wait int64, ok bool) {
+func (l *Limits) hold(p *patience, u *use, n int64) (wait int64, ok bool) {
 	m, most := u.meter, u.limit.Most
 	if n > most {
 		return 0, false
 	}
 	if m.shared != nil && l.table.link.up() {
-		ok = l.claim(ctx, u, n)
+		ok = l.claim(p, u, n)
 	} else {
 		ok = m.counter.take(most, n)
 	}

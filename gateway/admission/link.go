@@ -74,15 +74,34 @@ func (k *link) kick(m *meter) bool {
 	return false
 }
 
-// await waits for an answer within the budget; false: go on without it.
-func (k *link) await(ctx context.Context, wake chan struct{}, timer *time.Timer) bool {
+// patience is how long one step of a call waits for Redis, for all of its limits: a
+// budget in all.
+type patience struct {
+	ctx   context.Context
+	timer *time.Timer // nil: it never waited
+	spent bool        // it waits no more
+}
+
+func (p *patience) end() {
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+}
+
+// await waits for an answer as long as there is patience; false: go on without it.
+func (k *link) await(p *patience, wake chan struct{}) bool {
+	if p.timer == nil {
+		p.timer = time.NewTimer(k.budget)
+	}
 	select {
 	case <-wake:
 		return true
-	case <-ctx.Done():
+	case <-p.ctx.Done():
+		p.spent = true
 		return false
-	case <-timer.C:
+	case <-p.timer.C:
 	}
+	p.spent = true
 	k.late.Add(1)
 	k.mu.Lock()
 	news := k.guard.waited()

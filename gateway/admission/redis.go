@@ -86,12 +86,12 @@ type redisStore struct {
 	loaded            bool
 }
 
-// patience is how many budgets an exchange may take before Redis counts as gone; no call
+// exchangeBudgets is how many budgets an exchange may take before Redis counts as gone; no call
 // waits for that.
-const patience = 20
+const exchangeBudgets = 20
 
 func (s *redisStore) exchange(ctx context.Context, qs []question, got, left []int64) error {
-	ctx, cancel := context.WithTimeout(ctx, max(patience*s.budget, 100*time.Millisecond))
+	ctx, cancel := context.WithTimeout(ctx, max(exchangeBudgets*s.budget, 100*time.Millisecond))
 	defer cancel()
 	if len(qs) == 0 {
 		return s.client.Ping(ctx).Err()

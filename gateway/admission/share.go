@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"context"
 	"sync"
 	"time"
 )
@@ -42,8 +41,8 @@ func (l *Limit) portion() int64 {
 	return max(1, int64(min(l.Rate/20, l.Burst/8)))
 }
 
-// spare is the claim beyond what is held.
-func (l *Limit) spare() int64 { return l.Most / 16 }
+// spare is the claim beyond what is held. It is not there for other gateways.
+func (l *Limit) spare() int64 { return l.Most / 64 }
 
 // question is what is asked of Redis for one meter.
 type question struct {
@@ -167,11 +166,10 @@ func (s *share) claimed() bool {
 
 // draw spends n of a shared rate. Where Redis does not answer in time, the meter's own
 // bucket decides.
-func (l *Limits) draw(ctx context.Context, u *use, n, now int64) (wait int64, ok bool) {
+func (l *Limits) draw(p *patience, u *use, n, now int64) (wait int64, ok bool) {
 	m, s, k := u.meter, u.meter.shared, l.table.link
 	cost := u.limit.speed.cost(n)
-	var timer *time.Timer
-	for k.up() {
+	for k.up() && !p.spent {
 		s.mu.Lock()
 		s.limit = u.limit
 		if s.takeLocked(n, now) {
@@ -189,11 +187,7 @@ func (l *Limits) draw(ctx context.Context, u *use, n, now int64) (wait int64, ok
 		}
 		wake := s.joinLocked(max(n, 1) - s.credit)
 		s.mu.Unlock()
-		if timer == nil {
-			timer = time.NewTimer(k.budget)
-			defer timer.Stop()
-		}
-		if !k.kick(m) || !k.await(ctx, wake, timer) {
+		if !k.kick(m) || !k.await(p, wake) {
 			break
 		}
 		now = l.now()
@@ -203,10 +197,9 @@ func (l *Limits) draw(ctx context.Context, u *use, n, now int64) (wait int64, ok
 }
 
 // claim holds n of what gateways share.
-func (l *Limits) claim(ctx context.Context, u *use, n int64) bool {
+func (l *Limits) claim(p *patience, u *use, n int64) bool {
 	m, s, k := u.meter, u.meter.shared, l.table.link
-	var timer *time.Timer
-	for k.up() {
+	for k.up() && !p.spent {
 		s.mu.Lock()
 		s.limit = u.limit
 		if m.counter.take(min(s.claim, u.limit.Most), n) {
@@ -219,11 +212,7 @@ func (l *Limits) claim(ctx context.Context, u *use, n int64) bool {
 		}
 		wake := s.joinLocked(n)
 		s.mu.Unlock()
-		if timer == nil {
-			timer = time.NewTimer(k.budget)
-			defer timer.Stop()
-		}
-		if !k.kick(m) || !k.await(ctx, wake, timer) {
+		if !k.kick(m) || !k.await(p, wake) {
 			break
 		}
 	}
