@@ -30,7 +30,7 @@ build: runtime headers ## bin/sluice (static) and bin/sluice-worker (cgo, ONNX R
 	@CGO_ENABLED=1 CGO_CFLAGS="$$(scripts/cflags.sh)" go build -trimpath $(TAGS) -o bin/sluice-worker ./cmd/sluice-worker
 	@ln -sfn ../.cache/onnxruntime/lib bin/lib
 
-test: fmt-check vet lint generate-check build models venv-test analyzer redis envoy prometheus ## all that CI runs: format, vet, lint, race, fuzz, clients, faults
+test: fmt-check vet lint generate-check build models venv-test analyzer redis jaeger envoy prometheus ## all that CI runs: format, vet, lint, race, fuzz, clients, faults
 	@echo "== go test -race"
 	@CGO_ENABLED=1 CGO_CFLAGS="$$(scripts/cflags.sh)" go test $(TAGS) -race -timeout 300s -json ./... | $(PYTHON) scripts/gotest.py
 	@echo "== fuzz, 3 s each"
@@ -95,6 +95,9 @@ analyzer:
 redis:
 	@scripts/setup.sh redis
 
+jaeger:
+	@scripts/setup.sh jaeger
+
 envoy:
 	@scripts/setup.sh envoy
 
@@ -105,4 +108,4 @@ prometheus:
 headers:
 	@[ -n "$$(go list -m -f '{{.Dir}}' github.com/yalue/onnxruntime_go)" ] || { echo "== Go modules"; go mod download; }
 
-.PHONY: help run build test bench fmt fmt-check vet lint generate generate-check clean runtime models venv-test venv-tools peer analyzer redis envoy prometheus headers
+.PHONY: help run build test bench fmt fmt-check vet lint generate generate-check clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus headers

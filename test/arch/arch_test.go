@@ -94,6 +94,17 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
+func TestOtherModule(t *testing.T) {
+	heights, err := ParseLayout(layout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := fstest.MapFS{"scripts/tool/go.mod": &fstest.MapFile{}, "scripts/tool/x.go": source("package x")}
+	if faults, err := Check(tree, module, heights); err != nil || len(faults) > 0 {
+		t.Errorf("faults %v, %v; want none in a module of its own", faults, err)
+	}
+}
+
 func TestParseLayout(t *testing.T) {
 	heights, err := ParseLayout(layout)
 	if err != nil {

@@ -53,6 +53,9 @@ func Check(tree fs.FS, module string, heights map[string]int) ([]Fault, error) {
 			if name != "." && (strings.HasPrefix(base, ".") || base == "testdata" || base == "bin" || base == "models") {
 				return fs.SkipDir
 			}
+			if _, err := fs.Stat(tree, path.Join(name, "go.mod")); name != "." && err == nil {
+				return fs.SkipDir // another module
+			}
 			return nil
 		}
 		if !strings.HasSuffix(name, ".go") {

@@ -119,10 +119,10 @@ func (x *Exporter) drop(n int) {
 // cfg.FlushAtEnd. Trouble with the collector is logged and loses spans; it is no error of
 // Run, which fails only where the client can't be used as it is configured.
 func (x *Exporter) Run(ctx context.Context) error {
-	if err := x.client.Start(ctx); err != nil {
+	last := context.WithoutCancel(ctx)
+	if err := x.client.Start(last); err != nil {
 		return fmt.Errorf("OpenTelemetry: %w", err)
 	}
-	last := context.WithoutCancel(ctx)
 	timer := time.NewTimer(x.cfg.ScheduleDelay)
 	defer timer.Stop()
 	for {

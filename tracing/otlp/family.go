@@ -125,7 +125,7 @@ func (e *encoder) call(f *infer.TraceFamily, c *infer.TraceCall) {
 		s.num("http.response.body.size", c.End.Sent)
 	}
 	if env.Remote.IsValid() {
-		s.str("client.address", env.Remote.Addr().String())
+		s.str("client.address", env.Remote.Addr().Unmap().String())
 	}
 	s.str("http.request.id", env.RequestID)
 	if p := env.Principal; p != nil && p.Name != "" {
