@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/sluice-serve/sluice/cmd/internal/timerslack"
+	"github.com/sluice-serve/sluice/cmd/sluice/internal/access"
 	"github.com/sluice-serve/sluice/cmd/sluice/internal/flags"
 	"github.com/sluice-serve/sluice/cmd/sluice/internal/health"
 	"github.com/sluice-serve/sluice/cmd/sluice/internal/models"
@@ -33,6 +34,8 @@ Usage:
   sluice models COMMAND [flags]                 list, load, unload and watch the models of a running server
   sluice xds COMMAND [flags]                    run the control plane of a fleet, write an Envoy's bootstrap
   sluice health [flags]                         ask a running server whether it is ready
+  sluice keys new NAME                          make an API key
+  sluice policy check FILE                      say what is wrong with a policy, or what it decides
   sluice version                                print the version
 `
 
@@ -64,6 +67,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "models":
 		err = models.Run(ctx, args[1:], stdout, stderr)
 		status = models.Status(err)
+	case "keys":
+		err = access.Keys(args[1:], stdout, stderr)
+	case "policy":
+		err = access.Policy(args[1:], stdout)
 	case "health":
 		err = health.Run(ctx, args[1:], os.LookupEnv, stdout)
 		status = health.Status(err)
@@ -87,12 +94,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // noCommand says what is wrong with a command line that has no command of ours.
 func noCommand(args []string) error {
 	if len(args) == 0 {
-		return errors.New("give a command: serve, check, models, health, xds or version")
+		return errors.New("give a command: serve, check, models, keys, policy, health, xds or version")
 	}
 	if strings.HasPrefix(args[0], "-") {
 		return fmt.Errorf("the command comes before the flags: sluice serve %s", strings.Join(args, " "))
 	}
-	if near := modelconfig.Nearest(args[0], []string{"serve", "check", "models", "health", "xds", "version", "help"}); near != "" {
+	if near := modelconfig.Nearest(args[0], []string{"serve", "check", "models", "keys", "policy", "health", "xds", "version", "help"}); near != "" {
 		return fmt.Errorf("no command '%s'; did you mean '%s'?", args[0], near)
 	}
 	return fmt.Errorf("no command '%s'", args[0])

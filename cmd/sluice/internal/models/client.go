@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 )
@@ -60,7 +61,15 @@ func newClient(address string, headers []string) (*client, error) {
 		if !ok || strings.TrimSpace(name) == "" {
 			return nil, usageError{fmt.Errorf("--header: '%s' is not <name>:<value>", h)}
 		}
-		c.header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+		value = strings.TrimSpace(value)
+		if file, ok := strings.CutPrefix(value, "@"); ok { // a secret is not for the process list
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return nil, usageError{fmt.Errorf("--header: %w", err)}
+			}
+			value = strings.TrimSpace(string(text))
+		}
+		c.header.Add(strings.TrimSpace(name), value)
 	}
 	return c, nil
 }

@@ -33,7 +33,7 @@ Commands:
 
 Flags:
   --url <string>              the server: host:port, http://…, https://… or unix:///path (default localhost:8000)
-  --header <name>:<value>     a header of every request; may be given several times
+  --header <name>:<value>     a header of every request; may be given several times; <name>:@<file> takes the value from a file
   --json                      write JSON to standard output (watch: an object in each line)
   --ready                     list: only what is ready
   --config <file>             load: a model configuration in place of the folder's, as JSON or config.pbtxt
