@@ -123,9 +123,7 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 		return err
 	}
 	g.bodies = &memory.Bodies{Arena: g.workers.Memory(), Limit: g.cfg.BodyLimit}
-	if err := g.openLoad(); err != nil {
-		return err
-	}
+	g.openLoad()
 	if err := g.openObserver(); err != nil {
 		return err
 	}

@@ -18,15 +18,14 @@ type LoadConfig struct {
 }
 
 // openLoad makes the meter of the gateway's load.
-func (g *Gateway) openLoad() (err error) {
+func (g *Gateway) openLoad() {
 	machine := stats.Machine()
 	g.load.Always = g.cfg.Load.Always
-	g.load.Meter, err = load.New(load.Config{Started: time.Now()}, load.Deps{Models: g.loads, Ready: func() bool { return g.control.Ready() },
+	g.load.Meter = load.New(load.Config{Started: time.Now()}, load.Deps{Models: g.loads, Ready: func() bool { return g.control.Ready() },
 		Machine: func() load.Machine {
 			cpu, memory := machine()
 			return load.Machine{CPU: cpu, Memory: memory}
-		}, Log: g.logger})
-	return err
+		}})
 }
 
 // runLoad looks at the load until ctx ends.

@@ -2,7 +2,6 @@ package load
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,8 +22,7 @@ type Deps struct {
 	Models func(to []Model) []Model
 	// Machine is asked once a second; nil: not known.
 	Machine func() Machine
-	Ready   func() bool
-	Log     *slog.Logger
+	Ready   func() bool // nil: no
 }
 
 // patience is how many looks without a question it takes to become idle.
@@ -50,7 +48,7 @@ type Meter struct {
 }
 
 // New makes a Meter whose report says nothing of models yet.
-func New(cfg Config, deps Deps) (*Meter, error) {
+func New(cfg Config, deps Deps) *Meter {
 	if cfg.Interval <= 0 {
 		cfg.Interval = 20 * time.Millisecond
 	}
@@ -58,12 +56,8 @@ func New(cfg Config, deps Deps) (*Meter, error) {
 		cfg.Idle = time.Second
 	}
 	m := &Meter{cfg: cfg, deps: deps, wake: make(chan struct{}, 1), machine: Machine{CPU: -1, Memory: -1}, begun: time.Now()}
-	r, err := m.sampler.report(m.lifeLocked())
-	if err != nil {
-		return nil, err
-	}
-	m.report.Store(r)
-	return m, nil
+	m.report.Store(m.sampler.report(m.lifeLocked()))
+	return m
 }
 
 func (m *Meter) lifeLocked() life {
@@ -133,10 +127,5 @@ func (m *Meter) look() {
 	m.models = m.deps.Models(m.models[:0])
 	m.sampler.look(now.Sub(m.begun)+1, m.models)
 	m.full = nil
-	r, err := m.sampler.report(m.lifeLocked())
-	if err != nil {
-		m.deps.Log.Error("the load could not be written down", "error", err)
-		return
-	}
-	m.report.Store(r)
+	m.report.Store(m.sampler.report(m.lifeLocked()))
 }

@@ -3,10 +3,10 @@ package load
 import (
 	"cmp"
 	"encoding/base64"
-	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	orcav3 "github.com/cncf/xds/go/xds/data/orca/v3"
 	"google.golang.org/protobuf/proto"
@@ -47,19 +47,48 @@ const busiest = 8
 // maxModels bounds the model versions of a report out of band.
 const maxModels = 1024
 
-// Report is the load at a moment, ready to go with an answer. It is never changed.
+// Report is the load at a moment, ready to go with an answer. It is never changed; what
+// it is in each format is made when the first answer needs it.
 type Report struct {
-	// values of the header endpoint-load-metrics by format, of the whole gateway and its
-	// busiest models.
-	values [4]string
-	binary string // of the metadata endpoint-load-metrics-bin: base64 without padding
+	load   *orcav3.OrcaLoadReport // of the whole gateway and its busiest models
+	text   func() string
+	json   func() string
+	binary func() []byte
+	header func() string // Binary's
+	raw    func() string // the same without padding
+}
+
+func newReport(load *orcav3.OrcaLoadReport) *Report {
+	r := &Report{load: load}
+	r.text = sync.OnceValue(func() string { return "TEXT " + text(load) })
+	r.json = sync.OnceValue(func() string { return "JSON " + document(load) })
+	r.binary = sync.OnceValue(func() []byte {
+		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(load)
+		if err != nil { // of names that are no UTF-8 alone, and those are left out (plain)
+			return nil
+		}
+		return raw
+	})
+	r.header = sync.OnceValue(func() string { return "BIN " + base64.StdEncoding.EncodeToString(r.binary()) })
+	r.raw = sync.OnceValue(func() string { return base64.RawStdEncoding.EncodeToString(r.binary()) })
+	return r
 }
 
 // Header is the value of the header endpoint-load-metrics in a format; "" for None.
-func (r *Report) Header(f Format) string { return r.values[f&3] }
+func (r *Report) Header(f Format) string {
+	switch f {
+	case Text:
+		return r.text()
+	case JSON:
+		return r.json()
+	case Binary:
+		return r.header()
+	}
+	return ""
+}
 
 // Binary is the value of the metadata endpoint-load-metrics-bin as it is on the wire.
-func (r *Report) Binary() string { return r.binary }
+func (r *Report) Binary() string { return r.raw() }
 
 // total is what the gateway does as a whole.
 func (s *sampler) total() figures {
@@ -104,25 +133,13 @@ func (s *sampler) full(l life) *orcav3.OrcaLoadReport {
 	return r
 }
 
-// report writes down what goes with answers.
-func (s *sampler) report(l life) (*Report, error) {
+// report is what goes with answers.
+func (s *sampler) report(l life) *Report {
 	short := s.base(l)
 	for _, k := range s.busy() {
 		short.NamedMetrics[orca.Key(orca.QueueDepth, k.name, k.version)] = float64(s.models[k].Waiting)
 	}
-	r := &Report{}
-	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(short)
-	if err != nil {
-		return nil, err
-	}
-	r.binary = base64.RawStdEncoding.EncodeToString(raw)
-	r.values[Text], r.values[Binary] = "TEXT "+text(short), "BIN "+base64.StdEncoding.EncodeToString(raw)
-	doc, err := json.Marshal(asJSON(short)) // maps come out sorted
-	if err != nil {
-		return nil, err
-	}
-	r.values[JSON] = "JSON " + string(doc)
-	return r, nil
+	return newReport(short)
 }
 
 // busy are the busiest models that have anything to do, the busiest one first.
@@ -203,24 +220,44 @@ func text(r *orcav3.OrcaLoadReport) string {
 			pair(f.name, f.value)
 		}
 	}
-	names := make([]string, 0, len(r.NamedMetrics))
-	for name := range r.NamedMetrics {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range names(r) {
 		pair("named_metrics."+name, r.NamedMetrics[name])
 	}
 	return b.String()
 }
 
-// asJSON is a report with the names of the proto file, as the original writes it.
-func asJSON(r *orcav3.OrcaLoadReport) map[string]any {
-	doc := map[string]any{"named_metrics": r.NamedMetrics}
+// document is a report with the names of the proto file, as the original writes it. All
+// names in it are plain.
+func document(r *orcav3.OrcaLoadReport) string {
+	b := []byte{'{'}
+	pair := func(name string, v float64) {
+		if c := b[len(b)-1]; c != '{' {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), name...), '"', ':')
+		b = strconv.AppendFloat(b, v, 'g', 6, 64)
+	}
 	for _, f := range fields(r) {
 		if f.value != 0 {
-			doc[f.name] = f.value
+			pair(f.name, f.value)
 		}
 	}
-	return doc
+	if b[len(b)-1] != '{' {
+		b = append(b, ',')
+	}
+	b = append(b, `"named_metrics":{`...)
+	for _, name := range names(r) {
+		pair(name, r.NamedMetrics[name])
+	}
+	return string(append(b, "}}"...))
+}
+
+// names are the named metrics in order.
+func names(r *orcav3.OrcaLoadReport) []string {
+	names := make([]string, 0, len(r.NamedMetrics))
+	for name := range r.NamedMetrics {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
 }

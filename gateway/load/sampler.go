@@ -72,9 +72,11 @@ func (s *sampler) look(now time.Duration, models []Model) {
 		if f == nil {
 			f = &figures{Model: *m}
 			s.models[k] = f
+			f.take(m, 0)
+		} else {
+			f.take(m, elapsed)
 		}
 		f.seen = true
-		f.take(m, elapsed)
 		s.order = append(s.order, k)
 	}
 	for k, f := range s.models {
