@@ -9,9 +9,12 @@ import (
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	matchv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/matcher/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -83,21 +86,7 @@ func (b *builder) gatewayCluster(name, protocol string) *clusterv3.Cluster {
 		HealthChecks:                  []*corev3.HealthCheck{b.healthCheck()},
 		// A gateway that is gone from the endpoints leaves at once, healthy or not.
 		IgnoreHealthOnHostRemoval: true,
-		OutlierDetection: &clusterv3.OutlierDetection{
-			Consecutive_5Xx:                        wrapperspb.UInt32(uint32(u.ErrorsInRow)),
-			EnforcingConsecutive_5Xx:               wrapperspb.UInt32(0),
-			ConsecutiveGatewayFailure:              wrapperspb.UInt32(uint32(u.ErrorsInRow)),
-			EnforcingConsecutiveGatewayFailure:     wrapperspb.UInt32(100),
-			SplitExternalLocalOriginErrors:         true,
-			ConsecutiveLocalOriginFailure:          wrapperspb.UInt32(uint32(u.ErrorsInRow)),
-			EnforcingConsecutiveLocalOriginFailure: wrapperspb.UInt32(100),
-			EnforcingSuccessRate:                   wrapperspb.UInt32(0),
-			EnforcingLocalOriginSuccessRate:        wrapperspb.UInt32(0),
-			Interval:                               durationpb.New(max(u.HealthInterval, 100*time.Millisecond)),
-			BaseEjectionTime:                       durationpb.New(u.Ejection),
-			MaxEjectionTime:                        durationpb.New(10 * u.Ejection),
-			MaxEjectionPercent:                     wrapperspb.UInt32(50),
-		},
+		OutlierDetection:          b.outliers(),
 		CircuitBreakers: &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
 			MaxConnections:     wrapperspb.UInt32(uint32(u.MaxConnections)),
 			MaxPendingRequests: wrapperspb.UInt32(uint32(u.MaxPending)),
@@ -109,8 +98,46 @@ func (b *builder) gatewayCluster(name, protocol string) *clusterv3.Cluster {
 		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{
 			// Calls never go to gateways that said they are not ready.
 			HealthyPanicThreshold: &typev3.Percent{},
+			// A gateway that is found unhealthy is left out soon.
+			UpdateMergeWindow: durationpb.New(100 * time.Millisecond),
 		},
 	}
+}
+
+// outliers leave out a gateway that fails in ways that are its own: connections that
+// fail or break, and the answers of faulty.
+func (b *builder) outliers() *clusterv3.OutlierDetection {
+	u := &b.up
+	row, always, never := wrapperspb.UInt32(uint32(u.ErrorsInRow)), wrapperspb.UInt32(100), wrapperspb.UInt32(0)
+	return &clusterv3.OutlierDetection{
+		Consecutive_5Xx: row, EnforcingConsecutive_5Xx: always,
+		ConsecutiveGatewayFailure: row, EnforcingConsecutiveGatewayFailure: never,
+		SplitExternalLocalOriginErrors: true,
+		ConsecutiveLocalOriginFailure:  row, EnforcingConsecutiveLocalOriginFailure: always,
+		EnforcingSuccessRate: never, EnforcingLocalOriginSuccessRate: never,
+		Interval:           durationpb.New(max(u.HealthInterval, 100*time.Millisecond)),
+		BaseEjectionTime:   durationpb.New(u.Ejection),
+		MaxEjectionTime:    durationpb.New(10 * u.Ejection),
+		MaxEjectionPercent: wrapperspb.UInt32(50),
+		// That it is ready does not make what it answered any better.
+		SuccessfulActiveHealthCheckUnejectHost: wrapperspb.Bool(false),
+	}
+}
+
+// faulty are the answers that count against a gateway: unavailable without a reason. A
+// refusal with a reason (a queue is full) says nothing against it, nor does a model
+// that fails.
+func faulty() *matchv3.MatchPredicate {
+	noReason := &routev3.HeaderMatcher{Name: ReasonHeader, InvertMatch: true,
+		HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}}
+	with := func(m *routev3.HeaderMatcher) *matchv3.MatchPredicate {
+		return &matchv3.MatchPredicate{Rule: &matchv3.MatchPredicate_HttpResponseHeadersMatch{
+			HttpResponseHeadersMatch: &matchv3.HttpHeadersMatch{Headers: []*routev3.HeaderMatcher{m, noReason}}}}
+	}
+	status := &routev3.HeaderMatcher{Name: ":status", HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{
+		StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: "50[234]"}}}}}
+	return &matchv3.MatchPredicate{Rule: &matchv3.MatchPredicate_OrMatch{OrMatch: &matchv3.MatchPredicate_MatchSet{
+		Rules: []*matchv3.MatchPredicate{with(status), with(exactly("grpc-status", "14"))}}}}
 }
 
 // healthCheck asks the HTTP port for readiness, for both protocols.
@@ -132,7 +159,8 @@ func (b *builder) healthCheck() *corev3.HealthCheck {
 
 // httpOptions are a cluster's: HTTP/2 with windows that fit tensors, or HTTP/1.1.
 func (b *builder) httpOptions(http2 bool) map[string]*anypb.Any {
-	o := &httpv3.HttpProtocolOptions{CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(time.Minute)}}
+	o := &httpv3.HttpProtocolOptions{CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(time.Minute)},
+		OutlierDetection: &httpv3.HttpProtocolOptions_OutlierDetection{ErrorMatcher: faulty()}}
 	explicit := &httpv3.HttpProtocolOptions_ExplicitHttpConfig{}
 	if http2 {
 		explicit.ProtocolConfig = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: b.http2()}

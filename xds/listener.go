@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"net/netip"
 	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
@@ -61,6 +62,7 @@ func (b *builder) manager(l *Listener) *managerv3.HttpConnectionManager {
 		// The caller's address is what this Envoy sees, and x-forwarded-for says so to
 		// the gateway, for which nobody behind Envoy is local.
 		UseRemoteAddress:             wrapperspb.Bool(true),
+		InternalAddressConfig:        internal(l),
 		XffNumTrustedHops:            uint32(l.TrustedHops),
 		GenerateRequestId:            wrapperspb.Bool(true),
 		PreserveExternalRequestId:    true,
@@ -86,6 +88,23 @@ func (b *builder) manager(l *Listener) *managerv3.HttpConnectionManager {
 			Subject: wrapperspb.Bool(true), Uri: true, Dns: true}
 	}
 	return m
+}
+
+// internal are the callers whose x-envoy-upstream-rq-timeout-ms counts.
+func internal(l *Listener) *managerv3.HttpConnectionManager_InternalAddressConfig {
+	ranges := l.Internal
+	if ranges == nil {
+		ranges = []string{"127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"}
+	}
+	c := &managerv3.HttpConnectionManager_InternalAddressConfig{UnixSockets: true}
+	for _, text := range ranges {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			continue // Validate has said so
+		}
+		c.CidrRanges = append(c.CidrRanges, &corev3.CidrRange{AddressPrefix: p.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(p.Bits()))})
+	}
+	return c
 }
 
 // accessLog is one line of JSON for a call. "flags" and "details" are Envoy's reasons,

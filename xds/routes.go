@@ -44,7 +44,7 @@ type call struct {
 func (b *builder) routes() {
 	host := &routev3.VirtualHost{
 		Name: RouteTable, Domains: []string{"*"},
-		RequestHeadersToRemove:        []string{TargetHeader},
+		RequestHeadersToRemove:        notCallers(),
 		IncludeAttemptCountInResponse: true,
 		RequestBodyBufferLimit:        wrapperspb.UInt64(uint64(b.up.BufferBytes)),
 		RateLimits:                    b.rateLimits(),
@@ -59,6 +59,13 @@ func (b *builder) routes() {
 	// A caller's word about who it is counts only if the authorization service repeats it.
 	b.out.Routes[RouteTable] = &routev3.RouteConfiguration{Name: RouteTable, VirtualHosts: []*routev3.VirtualHost{host},
 		ValidateClusters: wrapperspb.Bool(false), MostSpecificHeaderMutationsWins: true}
+}
+
+// notCallers are the headers that callers may not set: what answers, and what is
+// repeated how often, which the routes alone decide.
+func notCallers() []string {
+	return []string{TargetHeader, "x-envoy-retry-on", "x-envoy-retry-grpc-on", "x-envoy-max-retries", "x-envoy-retriable-header-names",
+		"x-envoy-retriable-status-codes", "x-envoy-hedge-on-per-try-timeout", "x-envoy-upstream-alt-stat-name"}
 }
 
 // calls lists what routes are made, the first match counting.
@@ -300,8 +307,10 @@ func (b *builder) mirrors(c call) []*routev3.RouteAction_RequestMirrorPolicy {
 				Numerator: uint32(math.Round(m.Percent / 100 * million)), Denominator: typev3.FractionalPercent_MILLION}},
 			TraceSampled: wrapperspb.Bool(false),
 		}
-		p.RequestHeadersMutations = []*mutationv3.HeaderMutation{{Action: &mutationv3.HeaderMutation_Append{
-			Append: b.set(TargetHeader, modelPath(m.Model, m.Version))}}}
+		if m.Model != c.target.Model || m.Version != c.target.Version {
+			p.RequestHeadersMutations = []*mutationv3.HeaderMutation{{Action: &mutationv3.HeaderMutation_Append{
+				Append: b.set(TargetHeader, modelPath(m.Model, m.Version))}}}
+		}
 		out = append(out, p)
 	}
 	return out

@@ -29,6 +29,9 @@ type Listener struct {
 	AccessLog string `yaml:"access_log"`
 	// TrustedHops is how many proxies in front may be believed about the caller's address.
 	TrustedHops int `yaml:"trusted_hops"`
+	// Internal are the callers, as CIDR, that may bound their calls by the header
+	// x-envoy-upstream-rq-timeout-ms; nil: loopback and private addresses.
+	Internal []string `yaml:"internal"`
 }
 
 // ServerTLS are PEM files of a listener, read by the control plane, which sends them to

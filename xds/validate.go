@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,6 +90,10 @@ func (f *faults) listeners(ls []Listener) {
 		names[name] = true
 		f.unless(l.Port >= 0 && l.Port < 1<<16, "listener %q: port %d is not in [0, 65535]", name, l.Port)
 		f.unless(l.Address == "" || net.ParseIP(l.Address) != nil, "listener %q: %q is not an IP address", name, l.Address)
+		for _, p := range l.Internal {
+			_, err := netip.ParsePrefix(p)
+			f.unless(err == nil, "listener %q: internal: %q is not a range of addresses as 10.0.0.0/8", name, p)
+		}
 		f.unless(l.TrustedHops >= 0, "listener %q: trusted_hops is negative", name)
 		if l.TLS != nil {
 			f.unless(l.TLS.Cert != "" && l.TLS.Key != "", "listener %q: tls needs cert and key", name)

@@ -22,12 +22,14 @@ mesh() returns when Envoy sends calls to all gateways. Options:
 Everything that was started is ended by its process id after the test; when a test fails the ends of all logs are shown.
 Access log lines: m.calls(), dicts. Processes: m.envoy, m.plane (subprocess.Popen), m.gateways[i].
 """
+import http.client
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 import urllib.error
 import urllib.request
 
@@ -128,7 +130,7 @@ class Mesh:
         with open(self.path / "envoy.log", "a") as log:
             self.envoy = subprocess.Popen(
                 [str(ENVOY), "-c", str(bootstrap), "--concurrency", "1", "--use-dynamic-base-id", "--admin-address-path", str(admin),
-                 "-l", "warning", "--drain-time-s", "1", "--parent-shutdown-time-s", "2"],
+                 "-l", "warning", "--file-flush-interval-msec", "100", "--drain-time-s", "1", "--parent-shutdown-time-s", "2"],
                 stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         harness.wait_for(lambda: self.envoy.poll() is not None or admin.exists() and admin.stat().st_size, 20, "Envoy's admin port")
         assert self.envoy.poll() is None, f"Envoy ended:\n{self.log('envoy')[-3000:]}"
@@ -192,6 +194,10 @@ class Mesh:
             return found if len(found) >= least else None
         return harness.wait_for(lines, seconds, f"{least} lines in the access log") if least else lines()
 
+    def connection(self, timeout=20):
+        """A connection to Envoy of one's own, for many calls."""
+        return http.client.HTTPConnection(self.http, timeout=timeout)
+
     def show(self):
         for name, text in [("xds", self.log("xds")), ("envoy", self.log("envoy"))] + [(g.name, g.log()) for g in self.gateways]:
             sys.stderr.write(f"--- {name}\n{text[-2500:]}\n")
@@ -203,6 +209,50 @@ class Mesh:
                 p.wait(10)
         for g in self.gateways:
             g.kill()
+
+
+class Load:
+    """Calls through Envoy from threads until the block ends: path and body over HTTP/1.1, each thread with a connection that stays.
+    Afterwards .done counts, .answers holds what pick() made of each answer's (status, headers, body), .failed those that were not 200."""
+
+    def __init__(self, mesh, path, body, threads=4, headers=None, pick=lambda status, headers, body: status):
+        self.mesh, self.path, self.body, self.headers, self.pick = mesh, path, body, headers or {}, pick
+        self.answers, self.failed, self.stopping = [], [], threading.Event()
+        self.threads = [threading.Thread(target=self.run, daemon=True) for _ in range(threads)]
+
+    def run(self):
+        connection = self.mesh.connection()
+        while not self.stopping.is_set():
+            try:
+                connection.request("POST", self.path, self.body, self.headers)
+                r = connection.getresponse()
+                text = r.read()
+                if r.status != 200:
+                    self.failed.append((r.status, r.headers.get("x-sluice-reason"), text[:200]))
+                self.answers.append(self.pick(r.status, r.headers, text))
+            except OSError as e:
+                self.failed.append(e)
+                connection.close()
+        connection.close()
+
+    @property
+    def done(self):
+        return len(self.answers)
+
+    def wait(self, more, seconds=20):
+        """Waits for so many further answers."""
+        least = self.done + more
+        harness.wait_for(lambda: self.done >= least, seconds, f"{more} further answers (failed: {self.failed[:3]})")
+
+    def __enter__(self):
+        for t in self.threads:
+            t.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stopping.set()
+        for t in self.threads:
+            t.join(30)
 
 
 @pytest.fixture
