@@ -213,16 +213,15 @@ func (r *Registry) collectServer(w writer) {
 	}
 }
 
-// revision is the commit that the program was built from, "" where the build did not say.
+// revision is the commit that the program was built from, as far as the build says.
 func revision() string {
 	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return ""
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			return s.Value
+	if ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				return s.Value
+			}
 		}
 	}
-	return ""
+	return "unknown" // an empty label would be none
 }

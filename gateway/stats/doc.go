@@ -26,18 +26,46 @@
 // reason REJECTED. Like there, requests that validation refused are no failures; they
 // are in sluice_refusals_total with reason "invalid".
 //
-// Metrics of our own; histograms have classic and native buckets:
+// Metrics of our own; histograms have classic and native buckets, and exemplars that name
+// the trace (label trace_id) of a request whose spans are kept, one a second and bucket:
 //
 //	sluice_request_duration_seconds{model,version}   from arrival to answer, successes
 //	sluice_queue_duration_seconds{model,version}     waiting for an instance
 //	sluice_compute_duration_seconds{model,version}   posted to returned, of its batch
 //	sluice_batch_size{model,version}                 rows of each execution
 //	sluice_refusals_total{model,version,reason}      reason as in the answer's header
+//	sluice_instances{model,version}                  that the config asks for
+//	sluice_instances_up{model,version}               whose worker serves
+//	sluice_instances_busy{model,version}             that have a batch
 //	sluice_worker_up{worker}, sluice_worker_restarts_total{worker},
 //	sluice_worker_resident_bytes{worker}
-//	sluice_cache_{lookups,hits,failures,dropped,lookup_seconds}_total{level},
+//	sluice_cache_lookups_total{level}, and likewise sluice_cache_hits_total,
+//	sluice_cache_failures_total, sluice_cache_dropped_total,
+//	sluice_cache_lookup_seconds_total
 //	sluice_cache_breaker_open{level}                 levels are local and redis
 //	sluice_requests_total{protocol,code}             HTTP status or gRPC code name
+//	sluice_call_refusals_total{protocol,reason}      of calls of any kind, also those
+//	                                                 that never got to a model
+//	sluice_requests_in_flight{protocol}, sluice_connections{protocol},
+//	sluice_connections_accepted_total{protocol}
+//	sluice_limit_refusals_total{rule,limit,reason},
+//	sluice_limit_shadow_refusals_total{rule,limit,reason}
+//	sluice_limit_rules, sluice_limit_meters, and where limits are shared
+//	sluice_limit_redis_up, sluice_limit_redis_exchanges_total,
+//	sluice_limit_redis_failures_total, sluice_limit_redis_late_total
+//	sluice_config_last_reload_successful{config}, sluice_config_reloads_total{config,result},
+//	sluice_config_last_reload_timestamp_seconds{config}
+//	sluice_certificate_not_after_timestamp_seconds{use}
+//	sluice_ready, sluice_build_info{version,go_version,revision}
+//	sluice_traces_dropped_total
+//	sluice_access_log_lines_total, sluice_access_log_lost_total   with an access log
+//	sluice_principal_requests_total{principal,outcome},
+//	sluice_principal_compute_seconds_total{principal},
+//	sluice_principal_received_bytes_total{principal},
+//	sluice_principal_sent_bytes_total{principal}     where asked for, of the first N
+//
+// OpenMetrics wants counters to end in _total and its encoder would rename those of the
+// original, so they have no type in that format; names are the same in all of them.
 //
 // beside the usual go_… and process_… of the gateway process.
 package stats
