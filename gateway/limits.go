@@ -5,6 +5,8 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/admission"
 	"github.com/sluice-serve/sluice/gateway/stats"
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/xds/rls"
 )
 
 // LimitsConfig is --limits-file and --limits-redis.
@@ -52,4 +54,16 @@ func limitFigures(f admission.Figures) stats.LimitFigures {
 		out.Limits = append(out.Limits, stats.LimitRefusals{Rule: r.Rule, Kind: r.Kind.String(), Reason: string(r.Reason), Refused: r.Refused, Shadowed: r.Shadowed})
 	}
 	return out
+}
+
+// rateLimits answers Envoy's rate limit service by the same rules.
+func (g *Gateway) rateLimits() *rls.Server {
+	return rls.New(func(ctx context.Context, c rls.Call) rls.Verdict {
+		q := admission.Query{Model: c.Model, Action: c.Action, Remote: c.Remote, Hits: c.Hits, Bytes: c.Bytes}
+		if c.Principal != "" || len(c.Groups) > 0 {
+			q.Principal = &infer.Principal{Name: c.Principal, Groups: c.Groups}
+		}
+		v := g.limits.Hit(ctx, q)
+		return rls.Verdict{Over: v.Over, Rule: v.Rule, Rate: v.Rate, Left: v.Left, Retry: v.Retry, Reason: v.Reason}
+	})
 }

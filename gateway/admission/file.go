@@ -203,7 +203,7 @@ func (c *compiler) actions(where string, names []string) (set uint32) {
 	}
 	for _, name := range names {
 		found := false
-		for a := infer.ActionHealth; a <= infer.ActionLogging; a++ {
+		for _, a := range infer.Actions() {
 			if name == "*" || a.String() == name {
 				set |= 1 << a
 				found = true
