@@ -1,13 +1,19 @@
 """What breaks behind and around Envoy while load runs through it, and what callers see of it (docs/0017-deploy.md has the figures)."""
+import http.client
+import http.server
+import json
 import os
+import shutil
 import signal
-import time
+import ssl
+import threading
 
 import pytest
 
 import faults
 import harness
 from mesh import mesh  # noqa: F401  (a fixture)
+from test_mesh import authority, certificate
 
 # Calls in flight at one time through faults.Load, of each protocol.
 IN_FLIGHT = 4
@@ -48,6 +54,13 @@ def more(m, n, seconds=30):
     harness.wait_for(lambda: answered(m) >= before + n, seconds, f"{n} more calls answered")
 
 
+def checked(m):
+    """Waits until Envoy has asked all gateways for their health once more."""
+    names = [f"cluster.{c}/default.health_check.attempt" for c in ("http", "grpc")]
+    before = [m.stat(n) for n in names]
+    harness.wait_for(lambda: all(m.stat(n) >= b + 2 * len(m.gateways) for n, b in zip(names, before)), 10, "health checks")
+
+
 def none_failed(results, least):
     for p, r in results.items():
         assert not r["errors"], f"{p}: {r['errors']} failed, {r['failures']}"
@@ -69,3 +82,257 @@ def test_rolling_restart(mesh, load, report, tmp_path):
     results = running.end()
     report("rolling restart of three gateways", results)
     none_failed(results, 20_000)
+
+
+def test_gateway_killed(mesh, load, report, tmp_path):
+    """kill -9: what it had in flight fails at most, Envoy sends the rest elsewhere, and it is back when it is back."""
+    m = mesh(gateways=3, repositories=[faults.repository(tmp_path / "models")])
+    running = load(m.http)
+    more(m, 1000)
+    old = m.gateways[0]
+    old.kill()
+    m.settled("http/default", 2)
+    more(m, 1000)
+    m.gateways[0] = harness.Server(repositories=m.repositories, flags=m.flags, place=old)
+    m.gateways[0].name = old.name
+    m.settled("http/default", 3)
+    m.settled("grpc/default", 3)
+    more(m, 500)
+    results = running.end()
+    report("gateway killed", results)
+    for p, r in results.items():
+        assert r["errors"] <= IN_FLIGHT, f"{p}: {r['failures']}"
+
+
+def test_gateway_drained(mesh, load, report, tmp_path):
+    """SIGTERM to one of two: every call is answered, and it ends with status 0."""
+    m = mesh(gateways=2, repositories=[faults.repository(tmp_path / "models")])
+    running = load(m.http)
+    more(m, 1000)
+    assert m.gateways[0].stop() == 0, m.gateways[0].log()[-2000:]
+    more(m, 1000)
+    results = running.end()
+    report("gateway drained", results)
+    none_failed(results, 2000)
+
+
+@pytest.mark.parametrize("fault", ["killed", "frozen"])
+def test_redis_gone(mesh, load, report, tmp_path, fault):
+    """Redis holds the answers and the limits of two gateways: without it they are computed and limited alone, and no call fails."""
+    redis = faults.Redis(tmp_path)
+    try:
+        limits = tmp_path / "limits.yaml"
+        limits.write_text("rules: [{name: all, requests: {rate: 1000000/s, burst: 1000000}}]\n")
+        m = mesh(gateways=2, repositories=[faults.repository(tmp_path / "models", echo="response_cache { enable: true }\n")],
+                 flags=[f"--cache-config=redis,host=127.0.0.1,port={redis.port}", f"--limits-file={limits}",
+                        f"--limits-redis=host=127.0.0.1,port={redis.port}"])
+        running = load(m.http)
+        more(m, 1000)
+        redis.process.send_signal(signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+
+        def alone():
+            return all('sluice_cache_breaker_open{level="redis"} 1' in t and "sluice_limit_redis_up 0" in t
+                       for t in (g.metrics_text() for g in m.gateways))
+
+        harness.wait_for(alone, 15, "both gateways do without Redis")
+        more(m, 1000)
+        if fault == "frozen":
+            redis.process.send_signal(signal.SIGCONT)
+        else:
+            redis.process.wait(10)
+            redis.start()
+        harness.wait_for(lambda: all("sluice_limit_redis_up 1" in g.metrics_text() for g in m.gateways), 20, "limits are shared again")
+        harness.wait_for(lambda: all('sluice_cache_breaker_open{level="redis"} 0' in g.metrics_text() for g in m.gateways), 20, "Redis is asked again")
+        results = running.end()
+        report(f"Redis {fault}", results)
+        none_failed(results, 2000)
+    finally:
+        redis.kill()
+
+
+class Collector(http.server.ThreadingHTTPServer):
+    """Takes spans over OTLP/HTTP, or, frozen, takes the call and says nothing."""
+    daemon_threads = True
+
+    def __init__(self, port=0):
+        self.batches, self.frozen, self.ended = 0, threading.Event(), threading.Event()
+        super().__init__(("127.0.0.1", port), CollectorHandler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def port(self):
+        return self.server_address[1]
+
+    def end(self):
+        self.ended.set()
+        self.shutdown()
+        self.server_close()
+
+
+class CollectorHandler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.server.frozen.is_set():
+            self.server.ended.wait(60)
+        self.server.batches += 1
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+@pytest.mark.parametrize("fault", ["gone", "frozen"])
+def test_collector_gone(mesh, load, report, tmp_path, fault):
+    """Every call is traced, and then nobody takes the spans: they are dropped and counted, and no call fails."""
+    collector = Collector()
+    try:
+        m = mesh(gateways=2, repositories=[faults.repository(tmp_path / "models")],
+                 flags=["--trace-config=mode=opentelemetry", "--trace-config=rate=1", "--trace-config=level=TIMESTAMPS",
+                        f"--trace-config=opentelemetry,url=http://127.0.0.1:{collector.port}/v1/traces",
+                        "--trace-config=opentelemetry,bsp_schedule_delay=100", "--trace-config=opentelemetry,bsp_max_queue_size=256"])
+        running = load(m.http)
+        harness.wait_for(lambda: collector.batches >= 3, 15, "spans")
+        if fault == "frozen":
+            collector.frozen.set()
+        else:
+            collector.end()
+
+        def dropped(g):
+            return next(float(l.split()[-1]) for l in g.metrics_text().splitlines() if l.startswith("sluice_traces_dropped_total "))
+
+        before = [dropped(g) for g in m.gateways]
+        harness.wait_for(lambda: all(dropped(g) > b + 100 for g, b in zip(m.gateways, before)), 20, "dropped spans are counted")
+        more(m, 1000)
+        port = collector.port
+        if fault == "gone":
+            collector = Collector(port)
+            harness.wait_for(lambda: collector.batches >= 1, 30, "spans come again")
+        results = running.end()
+        report(f"collector {fault}", results)
+        none_failed(results, 1000)
+        for g in m.gateways:
+            g.process.send_signal(signal.SIGTERM)
+        assert [g.process.wait(40) for g in m.gateways] == [0, 0]
+    finally:
+        collector.end()
+
+
+def test_control_plane_restarted(mesh, load, report, tmp_path):
+    """While the control plane is away Envoy keeps what it knows; the next one takes over without a change of it."""
+    m = mesh(gateways=2, repositories=[faults.repository(tmp_path / "models")])
+    running = load(m.http)
+    more(m, 500)
+    modified = m.stat("listener_manager.listener_modified"), m.stat("cluster_manager.cluster_modified")
+    m.plane.kill()
+    m.plane.wait(10)
+    more(m, 1000)
+    assert m.stat("control_plane.connected_state") == 0
+    m.start_plane(port=int(m.xds.rsplit(":", 1)[1]))
+    harness.wait_for(lambda: m.stat("control_plane.connected_state") == 1, 20, "Envoy has a control plane again")
+    more(m, 500)
+    assert (m.stat("listener_manager.listener_modified"), m.stat("cluster_manager.cluster_modified")) == modified
+    third = m.add()  # and it is heard
+    m.write()
+    m.settled("http/default", 3)
+    more(m, 500)
+    assert "nv_inference_request_success" in third.metrics_text()
+    results = running.end()
+    report("control plane restarted", results)
+    none_failed(results, 2500)
+
+
+def test_worker_killed(mesh, load, report, tmp_path):
+    """kill -9 of one gateway's worker: its batches are sent again, or the call goes to the other gateway."""
+    m = mesh(gateways=2, repositories=[faults.repository(tmp_path / "models")])
+    running = load(m.http)
+    more(m, 1000)
+    for _ in range(3):
+        for g in m.gateways:
+            worker = g.workers()[0]
+            os.kill(worker, signal.SIGKILL)
+            harness.wait_for(lambda: g.workers() and g.workers()[0] != worker and g.status("/v2/health/ready") == 200, 15, "a worker again")
+            checked(m)
+            m.settled("http/default", 2)
+            m.settled("grpc/default", 2)
+    more(m, 1000)
+    results = running.end()
+    report("six workers killed, one after the other", results)
+    none_failed(results, 2000)
+
+
+class SecureLoad:
+    """Callers over TLS in a closed loop: one that keeps its connection, and one that makes a new one for each call."""
+
+    def __init__(self, address, authority):
+        self.host, port = address.split(":")
+        self.port = int(port)
+        self.context = ssl.create_default_context(cafile=str(authority))
+        self.done, self.failed, self.names = {"kept": 0, "new": 0}, [], set()
+        self.stopping = threading.Event()
+        self.threads = [threading.Thread(target=self.run, args=(kind,), daemon=True) for kind in self.done]
+        for t in self.threads:
+            t.start()
+
+    def connect(self):
+        c = http.client.HTTPSConnection(self.host, self.port, context=self.context, timeout=20)
+        c.connect()
+        self.names.add(dict(pair for rdn in c.sock.getpeercert()["subject"] for pair in rdn)["commonName"])
+        return c
+
+    def run(self, kind):
+        body = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "data": [1] * 16}]})
+        connection = None
+        while not self.stopping.is_set():
+            try:
+                if connection is None or kind == "new":
+                    connection = self.connect()
+                connection.request("POST", "/v2/models/echo/infer", body)
+                answer = connection.getresponse()
+                text = answer.read()
+                if answer.status != 200:
+                    self.failed.append((kind, answer.status, text[:200]))
+                self.done[kind] += 1
+                if kind == "new":
+                    connection.close()
+            except (OSError, http.client.HTTPException) as e:
+                self.failed.append((kind, repr(e)))
+                connection = None
+
+    def end(self):
+        self.stopping.set()
+        for t in self.threads:
+            t.join(30)
+
+
+def test_certificate_rotated(mesh, tmp_path, record_property):
+    """Envoy's certificate is replaced three times under load: no call fails, whether its connection is old or new."""
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not there")
+    ca = authority(tmp_path)
+    live = tmp_path / "live.pem", tmp_path / "live.key"
+
+    def install(name):
+        for source, target in zip(certificate(tmp_path, name, ca), live):
+            part = target.with_suffix(".part")
+            shutil.copy(source, part)
+            part.replace(target)
+
+    install("zero")
+    m = mesh(gateways=1, listener={"tls": {"cert": str(live[0]), "key": str(live[1])}}, wait=False,
+             repositories=[faults.repository(tmp_path / "models")])
+    m.listening()
+    m.settled("http/default", 1)
+    running = SecureLoad(m.http, ca[0])
+    try:
+        for name in ("one", "two", "three"):
+            install(name)
+            harness.wait_for(lambda: name in running.names or running.failed, 15, "the new certificate")
+            done = dict(running.done)
+            harness.wait_for(lambda: all(running.done[k] > done[k] + 20 for k in done) or running.failed, 15, "calls")
+    finally:
+        running.end()
+    record_property("figures", f"certificate rotated three times: {running.done} calls, {len(running.failed)} failed")
+    print(f"\ncertificate rotated three times: {running.done} calls, {len(running.failed)} failed")
+    assert not running.failed and running.names == {"zero", "one", "two", "three"}
