@@ -268,6 +268,7 @@ def test_certificates_rotate(mesh, tmp_path):
 class Faulty(http.server.ThreadingHTTPServer):
     """A gateway that is ready and then refuses: behave(headers) gives (status, headers) of an inference."""
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, behave):
         self.behave, self.asked = behave, 0
