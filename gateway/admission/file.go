@@ -34,15 +34,15 @@ type file struct {
 }
 
 type fileRule struct {
-	Name       string   `yaml:"name"`
-	Principals []string `yaml:"principals"`
-	Groups     []string `yaml:"groups"`
-	Models     []string `yaml:"models"`
-	Actions    []string `yaml:"actions"`
-	Each       string   `yaml:"each"`
-	At         string   `yaml:"at"`
-	Shadow     bool     `yaml:"shadow"`
-	Last       bool     `yaml:"last"`
+	Name       string `yaml:"name"`
+	Principals texts  `yaml:"principals"`
+	Groups     texts  `yaml:"groups"`
+	Models     texts  `yaml:"models"`
+	Actions    texts  `yaml:"actions"`
+	Each       string `yaml:"each"`
+	At         string `yaml:"at"`
+	Shadow     bool   `yaml:"shadow"`
+	Last       bool   `yaml:"last"`
 
 	Requests      *fileRate `yaml:"requests"`
 	Bytes         *fileRate `yaml:"bytes"`
@@ -55,9 +55,21 @@ type fileRule struct {
 }
 
 type fileWeight struct {
-	Principals []string `yaml:"principals"`
-	Groups     []string `yaml:"groups"`
-	Weight     int      `yaml:"weight"`
+	Principals texts `yaml:"principals"`
+	Groups     texts `yaml:"groups"`
+	Weight     int   `yaml:"weight"`
+}
+
+// texts is a list, or its one element.
+type texts []string
+
+// UnmarshalYAML takes one text too.
+func (t *texts) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind == yaml.ScalarNode {
+		*t = texts{n.Value}
+		return nil
+	}
+	return n.Decode((*[]string)(t))
 }
 
 // fileRate is "100/s", or a rate with a burst of its own.

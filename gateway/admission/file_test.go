@@ -65,6 +65,10 @@ func TestAmounts(t *testing.T) {
 	if len(want) > 0 {
 		t.Errorf("missing: %v", want)
 	}
+	if r, err := Parse([]byte("rules: [{name: a, principals: p, groups: [g, h], models: m, actions: '*', concurrency: 1}]")); err != nil ||
+		len(r.rules[0].principals) != 1 || len(r.rules[0].groups) != 2 || len(r.rules[0].models) != 1 || r.rules[0].actions != 1<<len(infer.Actions())-1 {
+		t.Errorf("one text for a list: %+v, %v", r, err)
+	}
 	if r, err := Parse(nil); err != nil || len(r.rules) != 0 {
 		t.Errorf("an empty file: %v", err)
 	}

@@ -226,6 +226,22 @@ func TestWeights(t *testing.T) {
 	}
 }
 
+func TestWhoIsMeant(t *testing.T) {
+	a, nobody := &subject{principal: "a", groups: []string{"g", "h"}}, &subject{}
+	for _, c := range []struct {
+		principals, groups []string
+		a, nobody          bool
+	}{{nil, nil, true, true}, {[]string{"*"}, nil, true, false}, {[]string{"anonymous"}, nil, false, true}, {[]string{"authenticated"}, nil, true, false},
+		{[]string{"b"}, nil, false, false}, {nil, []string{"h*"}, true, false}, {[]string{"b"}, []string{"g"}, true, false}, {[]string{"a"}, []string{"x"}, true, false}} {
+		if got := matches(c.principals, c.groups, a); got != c.a {
+			t.Errorf("%v %v: a %v", c.principals, c.groups, got)
+		}
+		if got := matches(c.principals, c.groups, nobody); got != c.nobody {
+			t.Errorf("%v %v: nobody %v", c.principals, c.groups, got)
+		}
+	}
+}
+
 func TestGlob(t *testing.T) {
 	for _, c := range []struct {
 		pattern, text string

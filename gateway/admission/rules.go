@@ -93,6 +93,12 @@ type subject struct {
 	envoy     bool // asked by the rate limit service
 }
 
+// The words in `principals` that stand for callers of a kind, as in the policy file.
+const (
+	anonymous     = "anonymous"     // who showed nothing
+	authenticated = "authenticated" // who proved a name
+)
+
 func (r *Rule) dependsOnModel() bool {
 	return len(r.models) > 0 || r.each == EachModel || r.each == EachBoth
 }
@@ -110,7 +116,10 @@ func matches(principals, groups []string, s *subject) bool {
 	if len(principals) == 0 && len(groups) == 0 {
 		return true
 	}
-	if slices.ContainsFunc(principals, func(p string) bool { return glob(p, s.principal) }) {
+	if s.principal == "" {
+		return slices.Contains(principals, anonymous)
+	}
+	if slices.ContainsFunc(principals, func(p string) bool { return p == authenticated || glob(p, s.principal) }) {
 		return true
 	}
 	return slices.ContainsFunc(groups, func(p string) bool {
