@@ -22,7 +22,7 @@ const Usage = `Usage: sluice health [flags]
 Asks a running server for its health, for probes in images without a shell.
 
   --url <string>        the server: host:port, http://…, https://… or unix:///path
-                        (default localhost and the port of SLUICE_HTTP_PORT, or 8000)
+                        (default 127.0.0.1 and the port of SLUICE_HTTP_PORT, or 8000)
   --live                whether it lives (/v2/health/live), not whether it is ready (/v2/health/ready)
   --listens <string>    whether anything listens at host:port or unix:///path, in place of both
   --timeout <duration>  how long the answer may take (default 2s)
@@ -83,7 +83,7 @@ func Run(ctx context.Context, args []string, env func(string) (string, bool), st
 		if !ok {
 			port = "8000"
 		}
-		*address = net.JoinHostPort("localhost", port)
+		*address = net.JoinHostPort("127.0.0.1", port)
 	}
 	path := "/v2/health/ready"
 	if *live {

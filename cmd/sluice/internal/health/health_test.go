@@ -42,7 +42,7 @@ func TestRun(t *testing.T) {
 		{[]string{"--url=unix://" + socket, "--live"}, "", 0, ""},
 		{[]string{"--url=unix://" + socket}, "", 1, "400"},
 		{[]string{"--url=unix://" + socket + "x"}, "", 1, "no answer from unix://"},
-		{nil, "1", 1, "no answer from localhost:1: "},
+		{nil, "1", 1, "no answer from 127.0.0.1:1: "},
 		{[]string{"--listens", server.Listener.Addr().String()}, "1", 0, ""},
 		{[]string{"--listens", "unix://" + socket}, "1", 0, ""},
 		{[]string{"--listens", "unix://" + socket + "x"}, "1", 1, "no such file"},
