@@ -136,10 +136,12 @@ def overview():
         ]),
         ("Calls", [
             panel("Answers", "Every answer of the front ends, by HTTP status or gRPC code.",
-                  rate("sluice_requests_total", INSTANCE, "protocol, code", "{{protocol}} {{code}}"), unit="reqps", stack=True),
+                  rate("sluice_requests_total", INSTANCE, "protocol, code", "{{protocol}} {{code}}"), unit="reqps", stack=True, width=6),
+            panel("Outcomes", "invalid: the request's fault; refused: by a limit or the server's state; failed: ours, or a model's.",
+                  rate("sluice_calls_total", INSTANCE, "outcome", "{{outcome}}"), unit="reqps", stack=True, width=6),
             panel("Refusals", "Calls that were refused or given up before or in a model's queue, by the reason that the caller was told.",
-                  rate("sluice_call_refusals_total", INSTANCE, "protocol, reason", "{{protocol}} {{reason}}"), unit="reqps", stack=True),
-            panel("Connections", "Open connections of clients.", (f"sum by (instance, protocol) (sluice_connections{{{INSTANCE}}})", "{{instance}} {{protocol}}")),
+                  rate("sluice_call_refusals_total", INSTANCE, "protocol, reason", "{{protocol}} {{reason}}"), unit="reqps", stack=True, width=6),
+            panel("Connections", "Open connections of clients.", (f"sum by (instance, protocol) (sluice_connections{{{INSTANCE}}})", "{{instance}} {{protocol}}"), width=6),
         ]),
     ])
 

@@ -143,7 +143,8 @@ func TestOutcomes(t *testing.T) {
 		{infer.End{Err: infer.Refusef(infer.Unavailable, infer.ReasonWorkerLost, "x")}, Failed},
 		{infer.End{Err: infer.Refusef(infer.Unavailable, infer.ReasonQueueFull, "x")}, Refused},
 		{infer.End{Err: infer.Errorf(infer.ResourceExhausted, "x")}, Refused}, {infer.End{Err: infer.Errorf(infer.Cancelled, "x")}, Cancelled},
-		{infer.End{Err: errors.New("x")}, Failed},
+		{infer.End{Err: errors.New("x")}, Failed}, {infer.End{Err: errors.New("x"), Request: &infer.Request{Times: infer.Times{QueueStart: 1}}}, Failed},
+		{infer.End{Err: errors.New("no JSON"), Request: &infer.Request{}}, Invalid}, {infer.End{Err: infer.Recovered(1), Request: &infer.Request{}}, Failed},
 	} {
 		if got := Outcome(http, &c.end); got != c.want {
 			t.Errorf("%+v: got %s, want %s", c.end, got, c.want)

@@ -1,6 +1,10 @@
 package accesslog
 
-import "github.com/sluice-serve/sluice/infer"
+import (
+	"errors"
+
+	"github.com/sluice-serve/sluice/infer"
+)
 
 // The outcomes of calls.
 const (
@@ -34,6 +38,9 @@ func Outcome(env *infer.Envelope, end *infer.End) string {
 		}
 		return Refused
 	case infer.Internal:
+		if malformed(end) {
+			return Invalid
+		}
 		return Failed
 	}
 	return Invalid
@@ -49,4 +56,12 @@ func ofStatus(protocol string, status int) string {
 		return Invalid
 	}
 	return Failed
+}
+
+// malformed says that an inference never got to a queue and that no bug of ours stopped
+// it. The original answers 500 to a body that can't be read, and so do we, but it is the
+// caller's fault all the same.
+func malformed(end *infer.End) bool {
+	var bug *infer.Bug
+	return end.Request != nil && end.Request.Times.QueueStart == 0 && !errors.As(end.Err, &bug)
 }

@@ -3,6 +3,7 @@ package stats
 import (
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,11 +11,12 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// Calls counts calls of all kinds as they end: refusals by their reason, and what each
-// principal had, where that is asked for.
+// Calls counts calls of all kinds as they end: by outcome, refusals by their reason, and
+// what each principal had, where that is asked for.
 type Calls struct {
-	most     int // principals with figures of their own; 0: none
-	outcomes []string
+	most       int // principals with figures of their own; 0: none
+	outcomes   []string
+	http, grpc []atomic.Uint64 // by outcome
 
 	mu         sync.Mutex
 	refused    map[refusal]uint64
@@ -35,7 +37,8 @@ type principal struct {
 // figures of the first `principals` principals that call are kept by name, and those of
 // all others together as "other": names come from tokens, and may be any number.
 func (r *Registry) Calls(outcomes []string, principals int) *Calls {
-	c := &Calls{most: principals, outcomes: outcomes, refused: map[refusal]uint64{}, principals: map[string]*principal{}}
+	c := &Calls{most: principals, outcomes: outcomes, http: make([]atomic.Uint64, len(outcomes)), grpc: make([]atomic.Uint64, len(outcomes)),
+		refused: map[refusal]uint64{}, principals: map[string]*principal{}}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls = c
@@ -44,6 +47,15 @@ func (r *Registry) Calls(outcomes []string, principals int) *Calls {
 
 // Ended counts a call, whose outcome is one of Calls'.
 func (c *Calls) Ended(env *infer.Envelope, end *infer.End, outcome string) {
+	at := slices.Index(c.outcomes, outcome)
+	if at < 0 {
+		return
+	}
+	if env.Protocol == "grpc" {
+		c.grpc[at].Add(1)
+	} else {
+		c.http[at].Add(1)
+	}
 	if end.Err != nil {
 		if reason := refusalReason(end.Err); reason != "" {
 			c.mu.Lock()
@@ -55,11 +67,7 @@ func (c *Calls) Ended(env *infer.Envelope, end *infer.End, outcome string) {
 		return
 	}
 	p := c.principal(env.Principal)
-	for i, name := range c.outcomes {
-		if name == outcome {
-			p.outcomes[i].Add(1)
-		}
-	}
+	p.outcomes[at].Add(1)
 	p.received.Add(end.Received)
 	p.sent.Add(end.Sent)
 	if req := end.Request; req != nil {
@@ -113,6 +121,11 @@ func (c *Calls) principal(who *infer.Principal) *principal {
 }
 
 func (c *Calls) collect(w writer) {
+	for i, outcome := range c.outcomes {
+		const name, help = "sluice_calls_total", "Calls of any kind, by outcome."
+		w.counter(name, help, float64(c.http[i].Load()), "protocol", "http", "outcome", outcome)
+		w.counter(name, help, float64(c.grpc[i].Load()), "protocol", "grpc", "outcome", outcome)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for r, n := range c.refused {

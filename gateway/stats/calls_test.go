@@ -77,6 +77,8 @@ func TestCalls(t *testing.T) {
 	for _, want := range []string{
 		`sluice_call_refusals_total{protocol="http",reason="unauthenticated"} 1`,
 		`sluice_call_refusals_total{protocol="http",reason="stopping"} 1`,
+		`sluice_calls_total{outcome="ok",protocol="http"} 5`,
+		`sluice_calls_total{outcome="denied",protocol="http"} 3`,
 		`sluice_principal_requests_total{outcome="ok",principal="p1"} 1`,
 		`sluice_principal_requests_total{outcome="ok",principal="other"} 3`,
 		`sluice_principal_requests_total{outcome="denied",principal="other"} 3`,

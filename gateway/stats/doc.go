@@ -44,6 +44,7 @@
 //	sluice_cache_lookup_seconds_total
 //	sluice_cache_breaker_open{level}                 levels are local and redis
 //	sluice_requests_total{protocol,code}             HTTP status or gRPC code name
+//	sluice_calls_total{protocol,outcome}             outcome as in the access log
 //	sluice_call_refusals_total{protocol,reason}      of calls of any kind, also those
 //	                                                 that never got to a model
 //	sluice_requests_in_flight{protocol}, sluice_connections{protocol},

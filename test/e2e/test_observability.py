@@ -1,7 +1,8 @@
-"""What an SRE opens first: the access log, a request's own times in its answer, and metrics in a real Prometheus."""
+"""What an SRE opens first: the access log, and a request's own times in its answer. Metrics are in test_dashboards.py."""
 import json
 import os
 import signal
+import subprocess
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 import harness
-import prometheus
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+TRACE = TRACEPARENT.split("-")[1]
 SIMPLE = json.dumps({"id": "from the body", "inputs": [
     {"name": n, "shape": [1, 16], "datatype": "INT32", "data": list(range(16))} for n in ("INPUT0", "INPUT1")]}).encode()
 
@@ -42,9 +43,14 @@ def simple(module):
 
 @pytest.fixture(scope="module")
 def observed(built, tmp_path_factory):
-    """A server with an access log and with figures of principals."""
-    path = tmp_path_factory.mktemp("access") / "access.log"
-    s = harness.Server(flags=[f"--access-log={path}", "--metrics-config=principals=4"])
+    """A server with an access log that knows a caller by a key, and traces for a collector that nobody runs."""
+    folder = tmp_path_factory.mktemp("access")
+    path = folder / "access.log"
+    key = subprocess.run([harness.BINARY, "keys", "new", "alice"], check=True, capture_output=True, text=True)
+    (folder / "keys.txt").write_text(key.stdout)
+    s = harness.Server(flags=[f"--access-log={path}", f"--api-keys={folder}/keys.txt", "--log-verbose=1", "--trace-config=mode=opentelemetry",
+                              "--trace-config=opentelemetry,url=http://127.0.0.1:1/v1/traces"])
+    s.key = key.stderr.strip().split()[-1]
     s.access = path
     yield s
     assert s.stop() == 0, "exit status after SIGTERM\n" + s.log()[-3000:]
@@ -59,6 +65,20 @@ def test_line_of_an_inference(observed):
     assert line["batch"] == 1 and line["rows"] == 1 and line["received"] == len(SIMPLE) and line["sent"] == int(headers["content-length"])
     assert line["remote"].startswith("127.0.0.1:")
     assert 0 <= line["queue_us"] and 0 < line["compute_us"] <= line["total_us"]
+
+
+def test_principal_and_trace_of_a_call_and_of_its_failure(observed):
+    who = {"x-api-key": observed.key, "traceparent": TRACEPARENT, "x-request-id": "t-1"}
+    assert observed.ask("/v2/models/simple/infer", SIMPLE, who)[0] == 200
+    line, = logged(observed.access, 1, request_id="t-1")
+    assert (line["principal"], line["auth"], line["trace_id"], line["sampled"]) == ("alice", "api-key", TRACE, True)
+    unsampled = TRACEPARENT.replace("4736-", "4737-")[:-2] + "00"
+    assert observed.ask("/v2/models/simple/infer", b"{}", {**who, "traceparent": unsampled, "x-request-id": "t-2"})[0] == 500
+    line, = logged(observed.access, 1, request_id="t-2")
+    assert line["outcome"] == "invalid" and line["trace_id"] == TRACE[:-1] + "7" and "sampled" not in line
+    failed, = [x for x in observed.log().splitlines() if "request failed" in x and TRACE[:-1] + "7" in x]
+    assert "principal=alice" in failed
+    assert observed.key not in observed.access.read_text() + observed.log()
 
 
 def test_line_of_a_grpc_inference_and_of_its_failures(observed):
@@ -161,38 +181,3 @@ input { name: "INPUT0" data_type: TYPE_INT32 dims: -1 } output { name: "OUTPUT0"
     del ask["parameters"]
     _, _, body = open_.ask("/v2/models/kept/infer", json.dumps(ask).encode())
     assert "parameters" not in json.loads(body), "the times of one caller were kept for others"
-
-
-@pytest.fixture(scope="module")
-def scraped(observed):
-    """A Prometheus that scrapes the server."""
-    if reason := prometheus.missing():
-        pytest.skip(reason)
-    p = prometheus.Prometheus({"sluice": observed.metrics}, rules=False)
-    yield p
-    p.stop()
-
-
-def test_prometheus_has_the_originals_names(observed, scraped):
-    """Prometheus asks for OpenMetrics, where counters must end in _total: those of the original must not be renamed."""
-    observed.ask("/v2/models/simple/infer", SIMPLE)
-    scraped.scraped()
-    for name in ("nv_inference_request_success", "nv_inference_count", "nv_inference_exec_count", "nv_inference_request_duration_us",
-                 "nv_inference_queue_duration_us", "nv_inference_pending_request_count"):
-        assert scraped.value(f'{name}{{model="simple",version="1"}}') is not None, name
-    assert scraped.value('nv_inference_request_success{model="simple"}') >= 1
-    assert not [n for n in scraped.names() if n.startswith("nv_") and n.endswith("_total")]
-
-
-def test_server_figures(observed, scraped):
-    observed.ask("/v2/models/none/infer", SIMPLE)
-    with grpcclient.InferenceServerClient(observed.grpc) as client:
-        client.is_server_live()
-        scraped.scraped()
-        assert scraped.value('sluice_connections{protocol="grpc"}') == 1
-    assert scraped.value('sluice_requests_in_flight') == 0
-    assert scraped.value("sluice_ready") == 1 and scraped.value("sluice_build_info") == 1
-    assert scraped.value('sluice_instances_up{model="simple"}') >= 1 and scraped.value('sluice_instances_busy{model="simple"}') == 0
-    assert scraped.value('sluice_principal_requests_total{principal="anonymous",outcome="ok"}') > 0
-    assert scraped.value('sluice_principal_requests_total{principal="anonymous",outcome="invalid"}') > 0
-    assert scraped.value("sluice_access_log_lines_total") > 0 and scraped.value("sluice_access_log_lost_total") == 0
