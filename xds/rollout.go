@@ -45,12 +45,17 @@ type Rollout struct {
 	next      *Resources // the newest wish, which waits for its batch; nil: none
 	first     time.Time  // when next began to wait
 	last      time.Time  // when next was changed last
-	since     time.Time  // when the phase began
+	since     time.Time  // when it began to grow
 	confirmed time.Time  // when the Envoys had taken the growth; zero: not yet
+	// left is when the routes left what target has not any more: clusters, with their
+	// endpoints, by name, and secrets with a slash before it.
+	left map[string]time.Time
 }
 
 // NewRollout begins with nothing published.
-func NewRollout(cfg RolloutConfig) *Rollout { return &Rollout{cfg: cfg} }
+func NewRollout(cfg RolloutConfig) *Rollout {
+	return &Rollout{cfg: cfg, left: map[string]time.Time{}}
+}
 
 // Set wishes for r, in place of every earlier wish.
 func (o *Rollout) Set(now time.Time, r *Resources) {
@@ -60,62 +65,104 @@ func (o *Rollout) Set(now time.Time, r *Resources) {
 	o.next, o.last = r, now
 }
 
-// Growing says that Step waits for the Envoys to take what was published last.
-func (o *Rollout) Growing() bool { return o.phase == growing }
-
 // Step moves on as far as now allows. confirmed says that every Envoy has taken the
 // clusters published last. What comes back is to be published, nil when nothing is; at
 // is when to ask again at the latest, zero when only Set or confirmed can change
 // anything.
 func (o *Rollout) Step(now time.Time, confirmed bool) (out *Resources, at time.Time) {
-	if r := o.begin(now); r != nil {
-		out, confirmed = r, false
-	}
+	before := o.published
+	grew := o.begin(now)
 	if o.phase == growing {
-		if confirmed && o.confirmed.IsZero() {
+		if confirmed && !grew && o.confirmed.IsZero() {
 			o.confirmed = now
 		}
-		if done := o.settled(); !now.Before(done) {
-			o.phase, o.since = moved, now
-			o.published = &Resources{Clusters: o.published.Clusters, Endpoints: o.published.Endpoints, Secrets: o.published.Secrets,
-				Routes: o.target.Routes, Listeners: o.target.Listeners}
-			out = o.published
+		if !now.Before(o.settled()) {
+			o.move(now)
 		}
 	}
-	if o.phase == moved && !now.Before(o.since.Add(o.cfg.Grace)) {
-		o.phase = idle
-		if !o.published.Equal(o.target) {
-			out = o.target
-		}
-		o.published = o.target
+	if o.phase == moved {
+		o.remove(now)
+	}
+	if o.published != before {
+		out = o.published
 	}
 	return out, o.wake()
 }
 
-// begin starts on the wish that has waited long enough.
-func (o *Rollout) begin(now time.Time) *Resources {
+// begin starts on the wish that has waited long enough, and says whether the Envoys have
+// clusters to take.
+func (o *Rollout) begin(now time.Time) (grew bool) {
 	if o.next == nil || o.published != nil && now.Before(o.due()) {
-		return nil
+		return false
 	}
 	r := o.next
 	o.next, o.target = nil, r
 	if o.published == nil {
-		o.published, o.phase = r, idle
-		return r
+		o.published = r
+		return false
 	}
 	if o.phase == idle && r.Equal(o.published) {
-		return nil
+		o.target = o.published
+		return false
 	}
 	old := o.published
-	grown := &Resources{Clusters: union(old.Clusters, r.Clusters), Endpoints: union(old.Endpoints, r.Endpoints),
+	o.published = &Resources{Clusters: union(old.Clusters, r.Clusters), Endpoints: union(old.Endpoints, r.Endpoints),
 		Secrets: union(old.Secrets, r.Secrets), Routes: old.Routes, Listeners: old.Listeners}
-	o.published, o.since, o.confirmed = grown, now, time.Time{}
-	o.phase = growing
-	if !adds(old.Clusters, r.Clusters) { // nothing to wait for
-		o.phase = moved
-		grown.Routes, grown.Listeners = r.Routes, r.Listeners
+	grew = adds(old.Clusters, r.Clusters)
+	switch {
+	case grew && o.phase != growing:
+		o.phase, o.since, o.confirmed = growing, now, time.Time{}
+	case grew: // since stays: changes without end must not hold the routes back
+		o.confirmed = time.Time{}
+	case o.phase != growing: // nothing to wait for
+		o.move(now)
 	}
-	return grown
+	return grew
+}
+
+// move lets the routes follow.
+func (o *Rollout) move(now time.Time) {
+	o.phase = moved
+	o.published = &Resources{Clusters: o.published.Clusters, Endpoints: o.published.Endpoints, Secrets: o.published.Secrets,
+		Routes: o.target.Routes, Listeners: o.target.Listeners}
+	note := func(prefix string, have, want map[string]types.Resource) {
+		for name := range have {
+			if _, ok := want[name]; ok {
+				delete(o.left, prefix+name)
+			} else if _, ok := o.left[prefix+name]; !ok {
+				o.left[prefix+name] = now
+			}
+		}
+	}
+	note("", o.published.Clusters, o.target.Clusters)
+	note("/", o.published.Secrets, o.target.Secrets)
+}
+
+// remove takes away what the routes left long enough ago.
+func (o *Rollout) remove(now time.Time) {
+	keep := func(prefix string, have map[string]types.Resource) map[string]types.Resource {
+		kept := make(map[string]types.Resource, len(have))
+		for name, r := range have {
+			if at, ok := o.left[prefix+name]; !ok || now.Before(at.Add(o.cfg.Grace)) {
+				kept[name] = r
+			}
+		}
+		return kept
+	}
+	p := o.published
+	r := &Resources{Clusters: keep("", p.Clusters), Endpoints: keep("", p.Endpoints), Secrets: keep("/", p.Secrets),
+		Routes: p.Routes, Listeners: p.Listeners}
+	if len(r.Clusters) != len(p.Clusters) || len(r.Secrets) != len(p.Secrets) {
+		o.published = r
+		for key, at := range o.left {
+			if !now.Before(at.Add(o.cfg.Grace)) {
+				delete(o.left, key)
+			}
+		}
+	}
+	if len(o.left) == 0 {
+		o.phase = idle
+	}
 }
 
 // due is when the wish has waited long enough.
@@ -153,7 +200,9 @@ func (o *Rollout) wake() (at time.Time) {
 	case growing:
 		sooner(o.settled())
 	case moved:
-		sooner(o.since.Add(o.cfg.Grace))
+		for _, t := range o.left {
+			sooner(t.Add(o.cfg.Grace))
+		}
 	}
 	return at
 }
