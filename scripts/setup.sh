@@ -168,7 +168,7 @@ jaeger() {
   say "Jaeger's OTLP receivers, memory storage and query API into .cache/jaeger (some two minutes the first time)"
   rm -rf .cache/jaeger
   mkdir -p .cache/jaeger
-  if ! GOFLAGS=-mod=readonly CGO_ENABLED=0 go build -C scripts/jaeger -trimpath -ldflags='-s -w' -o "$PWD/.cache/jaeger/jaeger" . >$log 2>&1; then
+  if ! GOFLAGS=-mod=readonly CGO_ENABLED=0 go build -C scripts/jaeger -ldflags='-s -w' -o "$PWD/.cache/jaeger/jaeger" . >$log 2>&1; then
     if grep -qE 'dial tcp|403 Forbidden|no such host|i/o timeout|connection refused|proxyconnect' $log; then
       say "Jaeger's modules can't be fetched: the tests with Jaeger are skipped"
       return
