@@ -8,8 +8,10 @@ import (
 	"strconv"
 
 	"github.com/sluice-serve/sluice/gateway/auth"
+	"github.com/sluice-serve/sluice/gateway/grpcapi"
 	"github.com/sluice-serve/sluice/gateway/httpapi"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/xds/extauthz"
 )
 
 // openAuth reads who may do what, and puts that before everything.
@@ -61,4 +63,18 @@ func refuse(w http.ResponseWriter, err error) {
 	}
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // who has left needs no answer
+}
+
+// ExtAuthz answers Envoy's ext_authz by a's decisions, with the routes of our front ends.
+func ExtAuthz(a *auth.Auth) *extauthz.Server {
+	return extauthz.New(extauthz.Deps{Decide: a.Open, HTTP: describe, GRPC: grpcapi.Describe, Prove: a.Sign, Status: httpapi.Status})
+}
+
+// describe knows the metrics' route too, for Envoys that carry it.
+func describe(method, path string, env *infer.Envelope) bool {
+	if path == "/metrics" {
+		env.Protocol, env.Method, env.Path, env.Action = "http", method, path, infer.ActionMetrics
+		return true
+	}
+	return httpapi.Describe(method, path, env)
 }

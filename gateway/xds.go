@@ -89,6 +89,7 @@ func (g *Gateway) openXDS(ctx context.Context) error {
 // meshServices are the services that Envoys ask about calls, on the control plane's
 // port, and what wants to know the topology.
 func (g *Gateway) meshServices() (register []func(grpc.ServiceRegistrar), watch []func(*xds.Topology)) {
+	register = append(register, ExtAuthz(g.auth).Register)
 	if g.limits != nil {
 		register = append(register, g.rateLimits().Register)
 	}

@@ -249,7 +249,7 @@ func (st *state) decide(env *infer.Envelope, model string) error {
 	return infer.Refusef(infer.PermissionDenied, infer.ReasonForbidden, "'%s' has no right to '%s'%s", env.Principal.Name, right, on)
 }
 
-// Sign gives the header PrincipalHeader for a caller; "" where the identity file has no
+// Sign gives the header ProofHeader for a caller; "" where the identity file has no
 // key for it, or nobody is known.
 func (a *Auth) Sign(p *infer.Principal) (string, error) {
 	st := a.state.Load()

@@ -164,7 +164,7 @@ func certificate(uris, dns []string, cn string) *x509.Certificate {
 const identityYAML = `certificates: {names: [spiffe, dns, cn]}
 proxies:
   trusted: [10.0.0.0/8, unix, "spiffe://mesh/envoy"]
-  principal-key: signing
+  proof-key: signing
 principals:
   - {names: ["spiffe://mesh/ns/prod/*"], tenant: prod, groups: apps}
 `
@@ -196,9 +196,9 @@ func TestCertificatesAndForwarding(t *testing.T) {
 		{"Envoy's own certificate names no caller", distant, mesh, nil, ""},
 		{"appended: the last counts", envoy, nil, []string{"X-Forwarded-Client-Cert", "URI=spiffe://mesh/admin," + forwarded}, "spiffe://mesh/ns/prod/web"},
 		{"malformed", envoy, nil, []string{"X-Forwarded-Client-Cert", `URI="spiffe`}, "!"},
-		{"signed", envoy, nil, []string{"X-Sluice-Principal", signed}, "jwt:carol"},
-		{"signed, by nobody trusted", distant, nil, []string{"X-Sluice-Principal", signed}, ""},
-		{"forged", envoy, nil, []string{"X-Sluice-Principal", signed[:len(signed)-1]}, "!"},
+		{"signed", envoy, nil, []string{"X-Sluice-Proof", signed}, "jwt:carol"},
+		{"signed, by nobody trusted", distant, nil, []string{"X-Sluice-Proof", signed}, ""},
+		{"forged", envoy, nil, []string{"X-Sluice-Proof", signed[:len(signed)-1]}, "!"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			for range 2 { // the second time from memory
@@ -236,7 +236,7 @@ func TestSignedPrincipalEnds(t *testing.T) {
 		ok    bool
 	}{{0, true}, {signedTime - 2*time.Second, true}, {signedTime + time.Second, false}} {
 		a.now = func() time.Time { return now.Add(row.after) }
-		if err := a.Open(t.Context(), call(envoy, PrincipalHeader, signed)); (err == nil) != row.ok {
+		if err := a.Open(t.Context(), call(envoy, ProofHeader, signed)); (err == nil) != row.ok {
 			t.Errorf("after %v: %v, want ok %t", row.after, err, row.ok)
 		}
 	}

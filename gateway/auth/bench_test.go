@@ -78,7 +78,7 @@ func BenchmarkOpen(b *testing.B) {
 
 // fixed is the envelope's header without the test's own cost.
 func fixed(env *infer.Envelope) func(string) string {
-	names := []string{"Authorization", "X-Api-Key", "X-Forwarded-Client-Cert", "X-Sluice-Principal", "admin"}
+	names := []string{"Authorization", "X-Api-Key", "X-Forwarded-Client-Cert", "X-Sluice-Proof", "admin"}
 	values := make([]string, len(names))
 	for i, name := range names {
 		values[i] = env.Header(name)

@@ -3,7 +3,7 @@
 //
 // Who calls is proved by an API key, a JWT, a client certificate, or by what a trusted
 // proxy forwards (Envoy's x-forwarded-client-cert, or our own signed
-// x-sluice-principal). What they may do is the policy file's to say; without one,
+// x-sluice-proof). What they may do is the policy file's to say; without one,
 // everything is open but what can harm, which is answered to callers of this host. The
 // original's restricted APIs stand before both.
 //

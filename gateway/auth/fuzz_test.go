@@ -63,7 +63,7 @@ func FuzzCredentials(f *testing.F) {
 		}
 		a := &Auth{now: time.Now, proved: newRemembered(16)}
 		env := &infer.Envelope{Protocol: "http", Unix: unix, Header: func(name string) string {
-			return map[string]string{"Authorization": bearer, "X-Api-Key": apiKey, "X-Sluice-Principal": signed}[name]
+			return map[string]string{"Authorization": bearer, "X-Api-Key": apiKey, "X-Sluice-Proof": signed}[name]
 		}}
 		p, err := a.identify(id, env)
 		if err == nil && p.Name != "" {

@@ -14,7 +14,7 @@ var (
 	authorization   = headerName{"Authorization", "authorization"}
 	apiKeyHeader    = headerName{"X-Api-Key", "x-api-key"}
 	forwardedHeader = headerName{"X-Forwarded-Client-Cert", "x-forwarded-client-cert"}
-	principalHeader = headerName{"X-Sluice-Principal", PrincipalHeader}
+	proofHeader     = headerName{"X-Sluice-Proof", ProofHeader}
 )
 
 // What a digest is of: a text that proves something in one place proves nothing in
@@ -51,7 +51,7 @@ func (a *Auth) identify(id *identity, env *infer.Envelope) (*infer.Principal, er
 		trusted = trusted || holder.proxy
 	}
 	if trusted && id.signing != nil {
-		if v := principalHeader.of(env); v != "" {
+		if v := proofHeader.of(env); v != "" {
 			return a.remember(ofSigned, v, func(now time.Time) (*infer.Principal, time.Time, error) {
 				p, until, err := readSigned(id.signing, v, now)
 				if err != nil {

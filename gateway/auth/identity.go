@@ -21,7 +21,7 @@ type identity struct {
 	issuers   []*issuer
 	certNames []string // kinds of names of certificates, in their order; nil: they prove nothing
 	trusted   peers
-	signing   []byte // of PrincipalHeader; nil: it is not read
+	signing   []byte // of ProofHeader; nil: it is not read
 	assigned  []assignment
 }
 
@@ -151,14 +151,14 @@ func (l *loading) document(f *faults, doc *yaml.Node, id *identity, keyFile *str
 			})
 		}})
 	if id.trusted.networks == nil && !id.trusted.unix && id.trusted.names == nil && id.signing != nil {
-		f.at(doc, "'principal-key' without 'trusted' proxies is never used")
+		f.at(doc, "'proof-key' without 'trusted' proxies is never used")
 	}
 }
 
 func (l *loading) proxies(f *faults, n *yaml.Node, id *identity) {
 	var trusted []string
 	var key string
-	f.mapping(n, "'proxies'", f.textsInto("trusted", &trusted), f.textInto("principal-key", &key))
+	f.mapping(n, "'proxies'", f.textsInto("trusted", &trusted), f.textInto("proof-key", &key))
 	id.trusted = f.peers(trusted, func(format string, args ...any) { f.at(n, format, args...) })
 	if key == "" {
 		return
@@ -170,7 +170,7 @@ func (l *loading) proxies(f *faults, n *yaml.Node, id *identity) {
 		id.signing = []byte(text)
 	}
 	if err != nil {
-		f.at(n, "'principal-key': %s", err)
+		f.at(n, "'proof-key': %s", err)
 	}
 }
 

@@ -158,8 +158,8 @@ func TestIdentityFaults(t *testing.T) {
 		{"a kind of name", "certificates: {names: [email]}\n", "'email' is not one of spiffe, dns, cn"},
 		{"everybody is trusted", "proxies: {trusted: 0.0.0.0/0}\n", "trusts everybody"},
 		{"a peer", "proxies: {trusted: envoy}\n", "'envoy' is neither a network"},
-		{"a weak key", "proxies: {trusted: unix, principal-key: short}\n", "a secret has 9 bytes, at least 32"},
-		{"a key for nobody", "proxies: {principal-key: good}\n", "'principal-key' without 'trusted'"},
+		{"a weak key", "proxies: {trusted: unix, proof-key: short}\n", "a secret has 9 bytes, at least 32"},
+		{"a key for nobody", "proxies: {proof-key: good}\n", "'proof-key' without 'trusted'"},
 		{"a principal", "principals:\n- {tenant: x}\n", ":2: a principal needs names"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -12,10 +12,10 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// PrincipalHeader carries a caller that our ext_authz service has proved from a proxy to
+// ProofHeader carries a caller that our ext_authz service has proved from a proxy to
 // the gateway: version, payload and HMAC-SHA-256 over both, divided by dots. Who lacks
 // the key can't make one, and it is read from trusted proxies alone.
-const PrincipalHeader = "x-sluice-principal"
+const ProofHeader = "x-sluice-proof"
 
 // signedTime is how long one is good for.
 const signedTime = time.Minute
@@ -48,7 +48,7 @@ func signPrincipal(key []byte, p *infer.Principal, now time.Time) (string, error
 	return text + "." + seal(key, text), nil
 }
 
-var errSigned = errors.New(PrincipalHeader + " is not valid")
+var errSigned = errors.New(ProofHeader + " is not valid")
 
 // readSigned gives the caller of a header's value that was signed with key.
 func readSigned(key []byte, value string, now time.Time) (*infer.Principal, time.Time, error) {
