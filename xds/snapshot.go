@@ -97,6 +97,10 @@ func version(kind map[string]types.Resource) (string, error) {
 
 // snapshot is r as the cache serves it.
 func (r *Resources) snapshot() (*cachev3.Snapshot, error) {
+	r, err := r.serviced()
+	if err != nil {
+		return nil, err
+	}
 	s := &cachev3.Snapshot{}
 	for i, t := range []types.ResponseType{types.Cluster, types.Endpoint, types.Secret, types.Route, types.Listener} {
 		kind := r.kinds()[i]
