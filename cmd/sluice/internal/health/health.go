@@ -22,7 +22,7 @@ const Usage = `Usage: sluice health [flags]
 Asks a running server for its health, for probes in images without a shell.
 
   --url <string>        the server: host:port, http://…, https://… or unix:///path
-                        (default 127.0.0.1 and the port of SLUICE_HTTP_PORT, or 8000)
+                        (default SLUICE_HTTP_ADDRESS and SLUICE_HTTP_PORT, or 127.0.0.1:8000)
   --live                whether it lives (/v2/health/live), not whether it is ready (/v2/health/ready)
   --listens <string>    whether anything listens at host:port or unix:///path, in place of both
   --timeout <duration>  how long the answer may take (default 2s)
@@ -54,7 +54,7 @@ func Status(err error) int {
 	return statusNo
 }
 
-// Run reads the arguments after `sluice health` and, for the port, the environment. It
+// Run reads the arguments after `sluice health` and, for where to ask, the environment. It
 // returns nil when the server says yes; it writes nothing but the help.
 func Run(ctx context.Context, args []string, env func(string) (string, bool), stdout io.Writer) error {
 	f := pflag.NewFlagSet("health", pflag.ContinueOnError)
@@ -79,17 +79,25 @@ func Run(ctx context.Context, args []string, env func(string) (string, bool), st
 		return dial(ctx, *listens)
 	}
 	if *address == "" {
-		port, ok := env("SLUICE_HTTP_PORT")
-		if !ok {
-			port = "8000"
-		}
-		*address = net.JoinHostPort("127.0.0.1", port)
+		*address = served(env)
 	}
 	path := "/v2/health/ready"
 	if *live {
 		path = "/v2/health/live"
 	}
 	return ask(ctx, *address, path)
+}
+
+// served is where a server listens that has its address from the environment.
+func served(env func(string) (string, bool)) string {
+	host, port := "127.0.0.1", "8000"
+	if v, ok := env("SLUICE_HTTP_ADDRESS"); ok && !net.ParseIP(v).IsUnspecified() {
+		host = v
+	}
+	if v, ok := env("SLUICE_HTTP_PORT"); ok {
+		port = v
+	}
+	return net.JoinHostPort(host, port)
 }
 
 // ask returns nil for an answer of status 200.

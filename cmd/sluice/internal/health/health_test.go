@@ -64,3 +64,16 @@ func TestHelp(t *testing.T) {
 		t.Errorf("%v, %q", err, &stdout)
 	}
 }
+
+func TestServed(t *testing.T) {
+	for _, row := range []struct{ address, port, want string }{
+		{"", "", "127.0.0.1:8000"}, {"0.0.0.0", "81", "127.0.0.1:81"}, {"::", "", "127.0.0.1:8000"},
+		{"10.0.0.1", "", "10.0.0.1:8000"}, {"::1", "82", "[::1]:82"}, {"localhost", "", "localhost:8000"},
+	} {
+		values := map[string]string{"SLUICE_HTTP_ADDRESS": row.address, "SLUICE_HTTP_PORT": row.port}
+		got := served(func(name string) (string, bool) { return values[name], values[name] != "" })
+		if got != row.want {
+			t.Errorf("%+v: got %s", row, got)
+		}
+	}
+}
