@@ -244,7 +244,7 @@ func (s *Service) open(ctx context.Context, env *infer.Envelope, action infer.Ac
 		env.Header = st.Header
 		env.Remote, env.Unix = remote(st.Remote())
 		env.Certificate = st.Certificate()
-		return s.pipeline.Open(ctx, env)
+		return s.opened(ctx, env)
 	}
 	env.Header = func(key string) string {
 		if v := metadata.ValueFromIncomingContext(ctx, key); len(v) > 0 {
@@ -256,7 +256,16 @@ func (s *Service) open(ctx context.Context, env *infer.Envelope, action infer.Ac
 		env.Remote, env.Unix = remote(p.Addr)
 		env.Certificate = h2.Verified(p.AuthInfo)
 	}
-	return s.pipeline.Open(ctx, env)
+	return s.opened(ctx, env)
+}
+
+// opened asks the pipeline; who is refused keeps the call's own context, for the answer.
+func (s *Service) opened(ctx context.Context, env *infer.Envelope) (context.Context, error) {
+	rest, err := s.pipeline.Open(ctx, env)
+	if err != nil {
+		return ctx, err
+	}
+	return rest, nil
 }
 
 func remote(a net.Addr) (netip.AddrPort, bool) {

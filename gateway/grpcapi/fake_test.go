@@ -36,6 +36,7 @@ func (b *fakeBodies) Body(n int64) (*infer.Buffer, error) {
 type fakePipeline struct {
 	open     func(context.Context, *infer.Envelope) error
 	infer    func(context.Context, *infer.Request, infer.SendFunc) error
+	visible  func(model string) bool // what lists show; nil: everything
 	opened   atomic.Int64
 	closed   atomic.Int64
 	memories atomic.Int64 // response memory that is out
@@ -75,7 +76,9 @@ func (p *fakePipeline) Infer(ctx context.Context, req *infer.Request, send infer
 	return send(p.echo(req))
 }
 
-func (p *fakePipeline) Visible(*infer.Envelope, string) bool { return true }
+func (p *fakePipeline) Visible(_ *infer.Envelope, model string) bool {
+	return p.visible == nil || p.visible(model)
+}
 
 func (p *fakePipeline) Refused(_ context.Context, req *infer.Request, err error) {
 	p.refused.Store(&refusal{req.Model, err})

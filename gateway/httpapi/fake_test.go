@@ -19,13 +19,15 @@ import (
 // answers came from.
 type fake struct {
 	heldBodies
-	open   func(ctx context.Context, env *infer.Envelope) error
-	infer  func(ctx context.Context, req *infer.Request, send infer.SendFunc) error
-	config *modelconfig.ModelConfig
-	index  *inference.RepositoryIndexResponse
-	stats  *inference.ModelStatisticsResponse
-	meta   *inference.ModelMetadataResponse
-	down   bool
+	open  func(ctx context.Context, env *infer.Envelope) error
+	infer func(ctx context.Context, req *infer.Request, send infer.SendFunc) error
+	// visible says what lists show; nil: everything.
+	visible func(model string) bool
+	config  *modelconfig.ModelConfig
+	index   *inference.RepositoryIndexResponse
+	stats   *inference.ModelStatisticsResponse
+	meta    *inference.ModelMetadataResponse
+	down    bool
 
 	mu       sync.Mutex
 	settings *inference.LogSettingsRequest
@@ -80,7 +82,9 @@ func (f *fake) Infer(ctx context.Context, req *infer.Request, send infer.SendFun
 	return send(identity(req))
 }
 
-func (f *fake) Visible(*infer.Envelope, string) bool { return true }
+func (f *fake) Visible(_ *infer.Envelope, model string) bool {
+	return f.visible == nil || f.visible(model)
+}
 
 func (f *fake) Refused(_ context.Context, req *infer.Request, err error) {
 	f.refused.Store(&refusal{req.Model, err})
