@@ -73,6 +73,9 @@ func start(ctx context.Context, rules *Rules, deps Deps) (*Limits, error) {
 	return l, nil
 }
 
+// Waits fits pipeline.Patient: calls may wait for Redis.
+func (l *Limits) Waits() bool { return l.table.link != nil }
+
 // Stop ends what New started.
 func (l *Limits) Stop(ctx context.Context) error {
 	if l.table.link == nil {

@@ -28,13 +28,23 @@ type Admission interface {
 	Close(env *infer.Envelope, end *infer.End)
 }
 
+// Patient is an Admission that may wait, as for limits that are shared over a network.
+type Patient interface {
+	// Waits says that Request may wait: Start then leaves it to a goroutine that may.
+	Waits() bool
+}
+
 // Guard puts g before everything; nil: everybody may do everything. It is called before
 // the first request.
 func (p *Pipeline) Guard(g Guard) { p.guard = g }
 
 // Admission puts a behind the guard; nil: no limits. It is called before the first
 // request.
-func (p *Pipeline) Admission(a Admission) { p.admission = a }
+func (p *Pipeline) Admission(a Admission) {
+	p.admission = a
+	w, ok := a.(Patient)
+	p.patient = ok && w.Waits()
+}
 
 // Ended makes f see the end of every call, refused ones too, on the goroutine that
 // answers it, which may be one that reads results for many calls: f must not block. What it is given is valid until it returns. It is called before the first

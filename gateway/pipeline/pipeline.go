@@ -59,6 +59,7 @@ type Pipeline struct {
 
 	guard     Guard                                     // nil: none
 	admission Admission                                 // nil: none
+	patient   bool                                      // admission may wait
 	ended     func(env *infer.Envelope, end *infer.End) // nil: nobody asks
 	timings   Timings
 	flight    flight

@@ -15,9 +15,14 @@ type starter interface {
 // Start is Infer for a front end that has no goroutine to wait on: to has the responses
 // and the end, maybe before Start returns. Where somebody must wait all the same — a
 // model whose answers keep an order or come in any number, an ensemble, a response that
-// is in no local cache — wait is not nil, and the caller calls it once, on a goroutine
+// is in no local cache, limits that are asked for over a network — wait is not nil, and the caller calls it once, on a goroutine
 // that may block; to's Done then comes before it returns.
 func (p *Pipeline) Start(ctx context.Context, req *infer.Request, to infer.Sink) (wait func()) {
+	if p.patient {
+		return func() {
+			infer.Flush(to.Done(guarded(func() error { return p.Infer(ctx, req, to.Send) })))
+		}
+	}
 	w, ok := p.walks.Get().(*walk)
 	if !ok {
 		w = &walk{p: p}

@@ -141,3 +141,26 @@ func TestStartLooksIntoTheCache(t *testing.T) {
 		}
 	}
 }
+
+// patient is an Admission that waits.
+type patient struct{}
+
+func (patient) Open(context.Context, *infer.Envelope) error   { return nil }
+func (patient) Request(context.Context, *infer.Request) error { return nil }
+func (patient) Close(*infer.Envelope, *infer.End)             {}
+func (patient) Waits() bool                                   { return true }
+
+// Limits that wait are not waited for by who must not block.
+func TestStartBehindPatientLimits(t *testing.T) {
+	m, to := &quick{model: &model{}}, sink{}
+	p := New(quicks{m})
+	p.Admission(patient{})
+	wait := p.Start(t.Context(), &infer.Request{Model: "m"}, &to)
+	if wait == nil || len(m.steps) != 0 {
+		t.Fatalf("nobody waits; steps %q", m.steps)
+	}
+	wait()
+	if to.ends != 1 || to.answers != 1 || to.err != nil || to.flushes != 1 {
+		t.Errorf("%+v", to)
+	}
+}
