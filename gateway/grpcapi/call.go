@@ -160,8 +160,17 @@ func (s *Service) serve(ctx context.Context, c *Call, receive func() error) erro
 // carry is the way of an inference that the pipeline has opened.
 func (s *Service) carry(ctx context.Context, c *Call, receive func() error) error {
 	defer c.release()
-	c.Request.TraceSend, c.Request.Envelope = true, &c.envelope
 	defer c.traceSending()
+	if err := s.arrive(ctx, c, receive); err != nil {
+		return err
+	}
+	s.chooseCompression(ctx)
+	return s.settle(ctx, c, s.pipeline.Infer(ctx, &c.Request, func(r *infer.Response) error { return s.take(ctx, c, r) }))
+}
+
+// arrive receives the request.
+func (s *Service) arrive(ctx context.Context, c *Call, receive func() error) error {
+	c.Request.TraceSend, c.Request.Envelope = true, &c.envelope
 	if err := receive(); err != nil {
 		s.pipeline.Refused(ctx, &c.Request, err)
 		if c.Request.Trace != nil {
@@ -171,16 +180,21 @@ func (s *Service) carry(ctx context.Context, c *Call, receive func() error) erro
 	}
 	c.Request.Times.RequestStart = infer.Now()
 	if s.forward != nil {
-		if err := s.forwardHeaders(ctx, &c.Request); err != nil {
-			return err
-		}
+		return s.forwardHeaders(ctx, &c.Request)
 	}
-	s.chooseCompression(ctx)
-	err := s.pipeline.Infer(ctx, &c.Request, func(r *infer.Response) error {
-		cacheTrailer(ctx, r)
-		c.sendErr = s.send(c, r)
-		return c.sendErr
-	})
+	return nil
+}
+
+// take is what an inference's response is given to.
+func (s *Service) take(ctx context.Context, c *Call, r *infer.Response) error {
+	cacheTrailer(ctx, r)
+	c.sendErr = s.send(c, r)
+	return c.sendErr
+}
+
+// settle is what follows an inference that ended with err; its result is what the caller
+// hears.
+func (s *Service) settle(ctx context.Context, c *Call, err error) error {
 	s.loadTrailer(ctx)
 	if c.envelope.Timings {
 		timingTrailer(ctx, c)

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/sluice-serve/sluice/gateway/h2"
@@ -25,22 +24,28 @@ type hotInfer struct{ s *Service }
 
 // Begin asks the pipeline.
 func (m hotInfer) Begin(ctx context.Context) (h2.Call, error) {
-	h := &hotCall{Call: newCall(), s: m.s}
+	h := &hotCall{s: m.s}
+	h.shapes = h.dims[:0]
+	h.stream, _ = h2.FromContext(ctx)
 	var err error
 	h.envelope.Method = "ModelInfer"
 	if h.ctx, err = m.s.open(ctx, &h.envelope, infer.ActionInference, "", ""); err != nil {
 		err = m.s.failed(ctx, "ModelInfer", nil, err)
-		m.s.ended(h.Call, err)
+		m.s.ended(&h.Call, err)
 		return nil, err
 	}
 	return h, nil
 }
 
-// hotCall is one call of it.
+// hotCall is one call of it, and the sink of its request.
 type hotCall struct {
-	*Call
-	s   *Service
-	ctx context.Context // the pipeline's, for this call alone
+	Call
+	s      *Service
+	stream *h2.Stream
+	ctx    context.Context // the pipeline's, for this call alone
+	early  context.Context // the same with its deadline moved ahead
+	cancel context.CancelFunc
+	told   bool // the pipeline knows of the end
 }
 
 // Memory places a message so that its first large tensor is aligned.
@@ -53,7 +58,7 @@ func (h *hotCall) Memory(n int64, first []byte) (*infer.Buffer, error) {
 	if err != nil {
 		// For the count of refusals: the beginning names the model, as a rule. That the
 		// call is refused is settled, so a fault of what there is adds nothing.
-		_ = h.s.decodeOwned(h.Call, first)
+		_ = h.s.decodeOwned(&h.Call, first)
 	}
 	return memory, err
 }
@@ -90,25 +95,76 @@ func firstRaw(b []byte) int64 {
 // Abort ends a call whose message never came.
 func (h *hotCall) Abort(err error) {
 	h.s.pipeline.Refused(h.ctx, &h.Request, err)
-	h.s.ended(h.Call, err)
+	h.s.ended(&h.Call, err)
 }
 
-// Serve decodes, infers and encodes.
-func (h *hotCall) Serve(memory *infer.Buffer, message []byte) (reply mem.BufferSlice, err error) {
+// Start decodes and starts the inference.
+func (h *hotCall) Start(memory *infer.Buffer, message []byte) (wait func()) {
+	h.Request.Memory, h.size = memory, int64(len(message))
+	h.early, h.cancel = ahead(h.ctx)
+	if err := h.ready(message); err != nil {
+		infer.Flush(h.end(err))
+		return nil
+	}
+	if h.s.compress {
+		// compressing would hold up others
+		h.s.chooseCompression(h.early)
+		return func() { infer.Flush(h.Done(h.s.pipeline.Infer(h.early, &h.Request, h.Send))) }
+	}
+	return h.s.pipeline.Start(h.early, &h.Request, h)
+}
+
+func (h *hotCall) ready(message []byte) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			reply, err = nil, h.s.failed(h.ctx, "ModelInfer", &h.Request, infer.Recovered(p))
+			err = infer.Recovered(p)
 		}
-		h.s.ended(h.Call, err)
 	}()
-	ctx, cancel := ahead(h.ctx)
-	defer cancel()
-	h.Request.Memory, h.size = memory, int64(len(message))
-	if err := h.s.carry(ctx, h.Call, func() error { return h.s.decodeOwned(h.Call, message) }); err != nil {
-		return nil, h.s.failed(h.ctx, "ModelInfer", &h.Request, err)
+	return h.s.arrive(h.early, &h.Call, func() error { return h.s.decodeOwned(&h.Call, message) })
+}
+
+// maxInline is how many outputs are encoded at once by who has the results: small ones are
+// copied, each at most byReference.
+const maxInline = 16
+
+// Large is infer.Sink's.
+func (h *hotCall) Large(r *infer.Response) bool { return len(r.Outputs) > maxInline }
+
+// Send is infer.Sink's.
+func (h *hotCall) Send(r *infer.Response) error { return h.s.take(h.early, &h.Call, r) }
+
+// Done is infer.Sink's.
+func (h *hotCall) Done(err error) (f infer.Flusher) {
+	defer func() {
+		if p := recover(); p != nil {
+			go h.fail(infer.Recovered(p))
+		}
+	}()
+	return h.end(h.s.settle(h.early, &h.Call, err))
+}
+
+// end answers. What is to be said of an error is told and logged on a goroutine of its
+// own, since that may take its time.
+func (h *hotCall) end(err error) infer.Flusher {
+	h.traceSending()
+	h.release()
+	h.cancel()
+	if err != nil {
+		go h.fail(err)
+		return nil
 	}
 	h.s.count(codes.OK)
-	return h.reply, nil
+	h.told = true
+	h.s.ended(&h.Call, nil)
+	return h.stream.Answer(h.reply, nil)
+}
+
+func (h *hotCall) fail(err error) {
+	err = h.s.failed(h.ctx, "ModelInfer", &h.Request, err)
+	if !h.told {
+		h.s.ended(&h.Call, err)
+	}
+	infer.Flush(h.stream.Answer(nil, err))
 }
 
 // Sent ends the request's trace.

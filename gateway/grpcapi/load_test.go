@@ -104,6 +104,11 @@ func (c *counted) Infer(ctx context.Context, req *infer.Request, send infer.Send
 	return c.identity.Infer(ctx, req, send)
 }
 
+func (c *counted) Start(ctx context.Context, req *infer.Request, to infer.Sink) (wait func()) {
+	infer.Flush(to.Done(c.Infer(ctx, req, to.Send)))
+	return nil
+}
+
 // blocks is an arena for bodies of one size.
 type blocks struct {
 	mu   sync.Mutex

@@ -31,6 +31,9 @@ type Pipeline interface {
 	Close(env *infer.Envelope, end *infer.End)
 	// Infer answers a request by calling send on this goroutine; req is the caller's.
 	Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error
+	// Start is Infer for a caller that does not wait: to has the answers. wait, where it is
+	// not nil, must be called on a goroutine that may block.
+	Start(ctx context.Context, req *infer.Request, to infer.Sink) (wait func())
 	// Refused counts a request that was opened and never reached Infer; of req, model
 	// and version are read.
 	Refused(ctx context.Context, req *infer.Request, err error)

@@ -1,7 +1,6 @@
 package h2
 
 import (
-	"context"
 	"encoding/base64"
 	"errors"
 	"slices"
@@ -202,6 +201,11 @@ func (st *Stream) answer(parts mem.BufferSlice, err error) {
 	c := st.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	st.answerLocked(parts, err, trailer, compressor)
+}
+
+func (st *Stream) answerLocked(parts mem.BufferSlice, err error, trailer []string, compressor string) {
+	c := st.c
 	if st.gone || c.ended != nil {
 		parts.Free()
 		return
@@ -280,49 +284,6 @@ func (c *conn) failLocked(st *Stream, err error, trailer []string) {
 		return
 	}
 	c.endLocked(st, b)
-}
-
-// run answers a call, on a goroutine of the crew.
-func (st *Stream) run() {
-	c := st.c
-	if st.method.hot != nil {
-		parts, err := st.serve()
-		st.answer(parts, err)
-	} else {
-		st.method.served.run(st)
-	}
-	st.End(context.Canceled)
-	c.mu.Lock()
-	c.calls--
-	c.mu.Unlock()
-	c.flush(true)
-	if st.served {
-		st.call.Sent()
-	}
-}
-
-// serve runs a Method's call.
-func (st *Stream) serve() (parts mem.BufferSlice, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			st.c.s.deps.Log.Error("gRPC: a method panicked", "method", st.method.name, "panic", p)
-			parts, err = nil, status.Error(codes.Internal, "internal error")
-		}
-	}()
-	if err := st.wait(); err != nil {
-		st.call.Abort(err)
-		return nil, err
-	}
-	memory, data, err := st.message()
-	if err != nil {
-		st.call.Abort(err)
-		return nil, err
-	}
-	st.served = true
-	if parts, err = st.call.Serve(memory, data); err != nil {
-		return nil, err
-	}
-	return st.compressed(parts)
 }
 
 // message takes the message, decompressed.

@@ -25,8 +25,9 @@ import (
 // conn is one connection. serve is its goroutine.
 type conn struct {
 	s      *Server
-	nc     net.Conn // reads and writes
-	outer  net.Conn // is closed
+	nc     net.Conn      // reads and writes
+	outer  net.Conn      // is closed
+	try    *listen.Trier // writes without waiting; nil: TLS, or no socket. Whoever has flushing has it
 	remote net.Addr
 	auth   credentials.AuthInfo // of TLS; nil: plain text
 
@@ -89,6 +90,9 @@ func newConn(s *Server, nc net.Conn) *conn {
 		recvLeft: int64(s.cfg.ConnectionWindow), receiving: map[uint32]*Stream{}, streams: map[uint32]*Stream{}, sendLeft: initialWindow, peerInit: initialWindow,
 		peerFrame: minMaxFrame, lastOK: maxStreamID, guard: newGuard(s.cfg.MinPingInterval)}
 	c.room.L = &c.mu
+	if s.cfg.TLS == nil {
+		c.try = listen.NewTrier(c.nc)
+	}
 	return c
 }
 
@@ -272,7 +276,7 @@ func (c *conn) sweep() {
 func (c *conn) receive(b []byte) (int, error) {
 	if c.news {
 		c.news = false
-		c.flushAside()
+		c.Flush()
 	}
 	n, err := c.nc.Read(b)
 	if n > 0 {

@@ -65,8 +65,18 @@ func (c *conn) windowFrame(h head, b []byte) error {
 	if h.stream > c.lastID {
 		return &connError{codeProtocol, "WINDOW_UPDATE on an idle stream"}
 	}
+	var reset *Stream
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	err := c.windowLocked(h, n, &reset)
+	c.mu.Unlock()
+	if reset != nil {
+		reset.End(context.Canceled)
+	}
+	return err
+}
+
+// windowLocked opens a window by n bytes. A call that it resets is left to its caller.
+func (c *conn) windowLocked(h head, n int64, reset **Stream) error {
 	if h.stream == 0 {
 		if c.sendLeft += n; c.sendLeft > maxWindow {
 			return &connError{codeFlowControl, "connection window too large"}
@@ -78,7 +88,7 @@ func (c *conn) windowFrame(h head, b []byte) error {
 				code = codeProtocol
 			}
 			c.resetLocked(st, code)
-			defer st.End(context.Canceled)
+			*reset = st
 			c.news = true
 			return c.guard.reset()
 		}

@@ -77,7 +77,21 @@ func (c *echoCall) Sent() {}
 
 func (c *echoCall) Abort(error) { c.e.aborted.Add(1) }
 
-func (c *echoCall) Serve(memory *infer.Buffer, message []byte) (mem.BufferSlice, error) {
+// Start answers in all ways that there are: at once, later, on a goroutine that waits.
+func (c *echoCall) Start(memory *infer.Buffer, message []byte) (wait func()) {
+	answer := func() { infer.Flush(c.st.Answer(c.serve(memory, message))) }
+	switch way := c.st.Header("do"); {
+	case way == "wait", way == "" && c.st.id%8 == 1:
+		return answer
+	case way == "" && c.st.id%8 == 3:
+		go answer()
+	default:
+		answer()
+	}
+	return nil
+}
+
+func (c *echoCall) serve(memory *infer.Buffer, message []byte) (mem.BufferSlice, error) {
 	c.e.running.Add(1)
 	defer c.e.running.Add(-1)
 	defer memory.Release()

@@ -3,8 +3,6 @@ package h2
 import (
 	"context"
 
-	"google.golang.org/grpc/mem"
-
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -13,7 +11,7 @@ import (
 type Method interface {
 	// Begin decides by the header alone whether a call may go on. It runs on the
 	// connection's goroutine and must not block. ctx is the Stream. An error answers the
-	// call. A Call that was begun gets either Serve or Abort, once.
+	// call. A Call that was begun gets either Start or Abort, once.
 	Begin(ctx context.Context) (Call, error)
 }
 
@@ -22,15 +20,17 @@ type Call interface {
 	// Memory gives memory for a message of n bytes; the message goes to its last n
 	// bytes, so a call may place it by asking for more. first are the first bytes of the
 	// message, as many as are there, maybe none. The reference is the transport's until
-	// Serve or Abort, then the call's. It runs on the connection's goroutine and must
+	// Start or Abort, then the call's. It runs on the connection's goroutine and must
 	// not block.
 	Memory(n int64, first []byte) (*infer.Buffer, error)
-	// Serve answers a call with an encoded message, which the transport owns, or with an
-	// error that carries a gRPC status. memory is what Memory gave, message lies in it
-	// (both are nil for an empty message). It runs on a goroutine of its own.
-	Serve(memory *infer.Buffer, message []byte) (mem.BufferSlice, error)
-	// Sent is called after Serve, when the answer or the error was written, or was queued
-	// behind what another goroutine is writing.
+	// Start begins to answer a call, whose Stream.Answer ends it, on any goroutine and maybe
+	// before Start returns. memory is what Memory gave, message lies in it (both are nil
+	// for an empty message). For small messages it runs on the connection's goroutine,
+	// so it must not block. Where the call needs somebody who waits, wait is not nil: it
+	// is called on a goroutine of its own, and answers before it returns.
+	Start(memory *infer.Buffer, message []byte) (wait func())
+	// Sent is called after Start, when the answer or the error was written, or will never
+	// be. It must not block.
 	Sent()
 	// Abort ends a call whose message did not arrive: err says why, and the transport
 	// has its memory back. It may run on any goroutine.

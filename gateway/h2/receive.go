@@ -129,6 +129,10 @@ func (c *conn) refuse(st *Stream, err error) {
 // dispatch lets a call run. Where its message is not complete, it waits for it.
 func (c *conn) dispatch(st *Stream) {
 	st.dispatched = true
+	if st.begins() {
+		c.start(st)
+		return
+	}
 	if !st.in.complete {
 		st.arrived = make(chan struct{})
 	}

@@ -23,8 +23,9 @@ type Server struct {
 	services map[string]grpc.ServiceInfo
 	known    map[string]struct{} // services, also those of Handle alone
 
-	crew  crew
-	conns *listen.Accepted[*conn]
+	crew    crew
+	started sync.WaitGroup // calls of Methods between Start and their answer
+	conns   *listen.Accepted[*conn]
 }
 
 var _ grpc.ServiceRegistrar = (*Server)(nil)
@@ -112,6 +113,7 @@ func (s *Server) Stop() {
 	}
 	s.conns.Wait()
 	s.crew.stop()
+	s.started.Wait()
 }
 
 var errStopped = errors.New("h2: the server stopped")

@@ -142,7 +142,7 @@ func (s *serverStream) begin() {
 
 // receiveOne decodes the message of a unary call.
 func (s *serverStream) receiveOne(v any) error {
-	if err := s.st.wait(); err != nil {
+	if err := s.st.arrival(); err != nil {
 		return err
 	}
 	memory, data, err := s.st.message()

@@ -25,16 +25,17 @@ type Stream struct {
 	method *method
 	call   Call // of a Method, or nil for a registered service
 
-	recvLeft   atomic.Int64 // bytes that the peer may still send
-	uncredited atomic.Int64 // bytes taken that the peer was not told of
-	remoteEnd  atomic.Bool  // END_STREAM came, or nothing more is read
+	life       atomic.Uint32 // what a Method's call is at
+	recvLeft   atomic.Int64  // bytes that the peer may still send
+	uncredited atomic.Int64  // bytes taken that the peer was not told of
+	remoteEnd  atomic.Bool   // END_STREAM came, or nothing more is read
 
 	// The reading goroutine's alone, but for in once the message is complete.
 	in         incoming
 	body       int64 // bytes of DATA without padding
 	dispatched bool
-	served     bool // Serve was called
-	discard    bool // what still comes is not looked at
+	rest       func() // what Start left to do, for a goroutine of the crew
+	discard    bool   // what still comes is not looked at
 
 	// Guarded by conn.mu.
 	sendLeft int64 // bytes that we may still send
@@ -139,9 +140,9 @@ func (st *Stream) Compress(encoding string) {
 	st.compressor = encoding
 }
 
-// wait blocks until the message is complete, the call fails, or its context ends. On
+// arrival blocks until the message is complete, the call fails, or its context ends. On
 // success the message is the caller's.
-func (st *Stream) wait() error {
+func (st *Stream) arrival() error {
 	st.mu.Lock()
 	arrived := st.arrived
 	st.mu.Unlock()
@@ -177,7 +178,7 @@ func (st *Stream) leave() {
 	}
 }
 
-// arrivedNow is wait without waiting: it says that the message is there.
+// arrivedNow is arrival without waiting: it says that the message is there.
 func (st *Stream) arrivedNow() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()

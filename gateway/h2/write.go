@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/mem"
 
+	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -21,7 +22,8 @@ type output struct {
 	mark     int      // what of small stands in pieces
 	pieces   [][]byte // before small[mark:]
 	owned    []mem.BufferSlice
-	controls int // frames about nothing of ours, for crowdedLocked
+	told     []Call // whose Sent is called when all of it was written
+	controls int    // frames about nothing of ours, for crowdedLocked
 }
 
 func (o *output) empty() bool { return len(o.small) == 0 && len(o.pieces) == 0 }
@@ -35,8 +37,13 @@ func (o *output) refer(b []byte) {
 	o.pieces = append(o.pieces, b)
 }
 
-// drop frees what will not be written, and makes o empty.
+// drop frees what will not be written, and makes o empty. It may be called with a lock
+// held.
 func (o *output) drop() {
+	if len(o.told) > 0 {
+		go tell(o.told)
+		o.told = nil
+	}
 	for i := range o.owned {
 		o.owned[i].Free()
 		o.owned[i] = nil
@@ -48,6 +55,12 @@ func (o *output) drop() {
 	o.small, o.mark, o.pieces, o.owned, o.controls = o.small[:0], 0, o.pieces[:0], o.owned[:0], 0
 }
 
+func tell(calls []Call) {
+	for _, call := range calls {
+		call.Sent()
+	}
+}
+
 // maxKept bounds the memory that an idle connection keeps for its output.
 const maxKept = 64 << 10
 
@@ -57,38 +70,87 @@ func (o *output) write(nc net.Conn) error {
 		_, err := nc.Write(o.small)
 		return err
 	}
-	if len(o.small) > o.mark {
-		o.pieces = append(o.pieces, o.small[o.mark:])
-	}
-	bufs := net.Buffers(o.pieces)
+	bufs := o.all()
 	_, err := bufs.WriteTo(nc)
 	return err
 }
 
+// all is o in pieces. They are o.pieces' own, which is not looked at again before drop.
+func (o *output) all() net.Buffers {
+	if len(o.small) > o.mark {
+		o.pieces = append(o.pieces, o.small[o.mark:])
+	}
+	return o.pieces
+}
+
+// tryMost is what is written without waiting: a goroutine writes what is larger, so that
+// copying it holds up nobody.
+const tryMost = 64 << 10
+
+// try writes what the socket takes of o. The rest is nil when that is all.
+func (o *output) try(t *listen.Trier) (rest net.Buffers, err error) {
+	if len(o.pieces) == 0 && len(o.small) <= tryMost {
+		n, err := t.Write(o.small)
+		if err != nil || n == len(o.small) {
+			return nil, err
+		}
+		return net.Buffers{o.small[n:]}, nil
+	}
+	bufs := o.all()
+	size := 0
+	for _, b := range bufs {
+		size += len(b)
+	}
+	if size > tryMost {
+		return bufs, nil
+	}
+	n, err := t.Write(bufs...)
+	if err != nil || n == size {
+		return nil, err
+	}
+	return listen.Rest(bufs, n), nil
+}
+
 // flush writes what is queued, unless another goroutine is at it: that one will. With
 // gather, others that are about to queue something get their turn first. It must be
-// called without locks, and not by the reading goroutine: see flushAside.
+// called without locks, and not by who must not block: see Flush.
 func (c *conn) flush(gather bool) {
-	c.mu.Lock()
-	if c.flushing || c.ended != nil || !c.ready {
-		c.mu.Unlock()
+	if !c.claim() {
 		return
 	}
-	c.flushing = true
-	c.mu.Unlock()
 	if gather {
 		runtime.Gosched()
 	}
-	c.writeAll()
+	c.writeAll(false)
 }
 
-// flushAside is flush on another goroutine.
-func (c *conn) flushAside() {
+// Flush writes what the socket takes at once, and leaves what it does not take to a
+// goroutine. The reading goroutine writes by it, and who reads results.
+func (c *conn) Flush() {
+	if c.try == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.asideLocked()
+		return
+	}
+	if c.claim() {
+		c.writeAll(true)
+	}
+}
+
+// claim takes the right to write; false: another has it, or nothing may be written.
+func (c *conn) claim() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asideLocked()
+	if c.flushing || c.ended != nil || !c.ready {
+		return false
+	}
+	c.flushing = true
+	c.flushers.Add(1)
+	return true
 }
 
+// asideLocked is flush on another goroutine.
 func (c *conn) asideLocked() {
 	if c.flushing || c.ended != nil || !c.ready {
 		return
@@ -99,14 +161,13 @@ func (c *conn) asideLocked() {
 	}
 	c.flushing = true
 	c.flushers.Add(1)
-	go func() {
-		defer c.flushers.Done()
-		c.writeAll()
-	}()
+	go c.writeAll(false)
 }
 
-// writeAll writes until nothing is queued. c.flushing is its token.
-func (c *conn) writeAll() {
+// writeAll writes until nothing is queued. c.flushing is its token, and one of flushers.
+// With try it writes what the socket takes at once, and gives token and rest to a
+// goroutine when it is full.
+func (c *conn) writeAll(try bool) {
 	c.mu.Lock()
 	for {
 		c.pumpLocked()
@@ -120,18 +181,55 @@ func (c *conn) writeAll() {
 			c.room.Broadcast()
 		}
 		c.mu.Unlock()
-		err := batch.write(c.nc)
-		batch.drop()
-		c.mu.Lock()
-		c.writing = 0
-		c.spare = batch
-		if err != nil {
-			c.mu.Unlock()
-			c.close(err)
-			c.mu.Lock()
+		var err error
+		if try {
+			var rest net.Buffers
+			if rest, err = batch.try(c.try); len(rest) > 0 {
+				go c.writeRest(batch, rest)
+				return
+			}
+		} else {
+			err = batch.write(c.nc)
+		}
+		if !c.written(&batch, err) {
 			break
 		}
 	}
+	c.endWriting()
+}
+
+// writeRest goes on where a socket was full.
+func (c *conn) writeRest(batch output, rest net.Buffers) {
+	_, err := rest.WriteTo(c.nc)
+	if c.written(&batch, err) {
+		c.mu.Unlock()
+		c.writeAll(false)
+		return
+	}
+	c.endWriting()
+}
+
+// written ends a write, and takes the lock. False: it failed.
+func (c *conn) written(batch *output, err error) bool {
+	for i, call := range batch.told {
+		call.Sent()
+		batch.told[i] = nil
+	}
+	batch.told = batch.told[:0]
+	batch.drop()
+	c.mu.Lock()
+	c.writing = 0
+	c.spare = *batch
+	if err != nil {
+		c.mu.Unlock()
+		c.close(err)
+		c.mu.Lock()
+	}
+	return err == nil
+}
+
+// endWriting gives the token back, and the lock.
+func (c *conn) endWriting() {
 	c.flushing = false
 	if c.ended != nil || c.out.empty() {
 		c.out.drop() // also answers of calls that were reset
@@ -144,6 +242,7 @@ func (c *conn) writeAll() {
 	if over {
 		c.finish(io.EOF)
 	}
+	c.flushers.Done()
 }
 
 // waitLocked waits for news of the writer.

@@ -1,0 +1,145 @@
+package h2
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// What a Method's call is at. Whoever answers it tells by this whether somebody else is
+// about to write.
+const (
+	callStarting uint32 = iota // Start runs: who called it looks for the answer afterwards
+	callWaiting                // nobody is at it
+	callCrewed                 // a goroutine of the crew is at it, and writes when it has done
+	callAnswered
+)
+
+// onReader is the size of messages up to which calls are started on the connection's
+// goroutine: decoding a large one would hold up the calls behind it.
+const onReader = 32 << 10
+
+// begins says that the reading goroutine may start a call.
+func (st *Stream) begins() bool {
+	return st.call != nil && st.in.complete && !st.in.compressed && st.in.length <= onReader
+}
+
+// start starts a call on the reading goroutine.
+func (c *conn) start(st *Stream) {
+	c.mu.Lock()
+	c.calls++
+	c.mu.Unlock()
+	memory, data := st.in.memory, st.in.data
+	st.in.memory, st.in.data = nil, nil
+	if st.rest = st.startCall(memory, data); st.rest != nil {
+		c.s.crew.run(st)
+	} else if !st.life.CompareAndSwap(callStarting, callWaiting) {
+		c.news = true
+	}
+}
+
+// startCall is the call's Start; a panic of it ends the call alone.
+func (st *Stream) startCall(memory *infer.Buffer, data []byte) (wait func()) {
+	st.c.s.started.Add(1)
+	defer st.broken()
+	return st.call.Start(memory, data)
+}
+
+func (st *Stream) broken() {
+	p := recover()
+	if p == nil {
+		return
+	}
+	st.c.s.deps.Log.Error("gRPC: a method panicked", "method", st.method.name, "panic", p)
+	if st.life.Load() != callAnswered {
+		infer.Flush(st.Answer(nil, status.Error(codes.Internal, "internal error")))
+	}
+}
+
+// run answers a call, on a goroutine of the crew.
+func (st *Stream) run() {
+	c := st.c
+	if st.method.hot == nil {
+		st.method.served.run(st)
+		st.End(context.Canceled)
+		c.mu.Lock()
+		c.calls--
+		c.mu.Unlock()
+		c.flush(true)
+		return
+	}
+	if st.rest == nil {
+		st.rest = st.receive()
+	}
+	if st.rest == nil && st.life.CompareAndSwap(callStarting, callWaiting) {
+		return // whoever answers it writes
+	}
+	if st.rest != nil {
+		st.life.Store(callCrewed)
+		st.wait()
+	}
+	c.flush(true)
+}
+
+// receive waits for a call's message and starts the call.
+func (st *Stream) receive() (wait func()) {
+	err := st.arrival()
+	var memory *infer.Buffer
+	var data []byte
+	if err == nil {
+		memory, data, err = st.message()
+	}
+	if err != nil {
+		st.call.Abort(err)
+		st.c.s.started.Add(1)
+		st.end(nil, err, false)
+		return nil
+	}
+	return st.startCall(memory, data)
+}
+
+// wait is what Start left to do.
+func (st *Stream) wait() {
+	defer st.broken()
+	st.rest()
+}
+
+// Answer ends a Method's call after its Start, once: with an encoded message, which the
+// transport then owns, or with an error that carries a gRPC status. What it returns is to
+// be flushed by who answers; nil: somebody else is about to write.
+func (st *Stream) Answer(parts mem.BufferSlice, err error) infer.Flusher {
+	if err == nil {
+		parts, err = st.compressed(parts)
+	}
+	return st.end(parts, err, true)
+}
+
+// end ends a Method's call; tell says that its Sent is called.
+func (st *Stream) end(parts mem.BufferSlice, err error, tell bool) infer.Flusher {
+	st.mu.Lock()
+	trailer, compressor := st.trailer, st.compressor
+	st.mu.Unlock()
+	c := st.c
+	c.mu.Lock()
+	gone := st.gone || c.ended != nil
+	st.answerLocked(parts, err, trailer, compressor)
+	if tell && !gone {
+		c.out.told = append(c.out.told, st.call)
+	}
+	c.calls--
+	c.mu.Unlock()
+	st.End(context.Canceled)
+	if tell && gone {
+		st.call.Sent()
+	}
+	before := st.life.Swap(callAnswered)
+	c.s.started.Done()
+	if before == callWaiting {
+		return c
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package listen
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"testing"
+)
+
+// A Trier writes all, or says how much a peer that reads nothing has let through.
+func TestTrier(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	try := NewTrier(server)
+	if n, err := try.Write([]byte("ab"), []byte("c"), []byte("def")); n != 6 || err != nil {
+		t.Fatalf("%d, %v", n, err)
+	}
+	got := make([]byte, 6)
+	if _, err := io.ReadFull(client, got); err != nil || string(got) != "abcdef" {
+		t.Fatalf("%q, %v", got, err)
+	}
+	piece := bytes.Repeat([]byte("x"), 1<<20)
+	total := 0
+	for range 1 << 10 {
+		n, err := try.Write(piece)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if total += n; n < len(piece) {
+			break
+		}
+	}
+	if n, err := try.Write(piece); n != 0 || err != nil {
+		t.Fatalf("a full socket took %d bytes, %v", n, err)
+	}
+	if n, err := io.CopyN(io.Discard, client, int64(total)); n != int64(total) {
+		t.Errorf("%d of %d bytes came: %v", n, total, err)
+	}
+	client.Close()
+	for err == nil {
+		_, err = try.Write(piece)
+	}
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	if NewTrier(a) != nil {
+		t.Error("a pipe has no socket")
+	}
+}
+
+func TestRest(t *testing.T) {
+	for n, want := range []string{"abcdef", "bcdef", "cdef", "def", "ef", "f", ""} {
+		rest := Rest([][]byte{[]byte("ab"), []byte("c"), []byte("def")}, n)
+		if got := string(bytes.Join(rest, nil)); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}
