@@ -14,7 +14,7 @@ type quick struct {
 	body [][]byte
 }
 
-func (q *quick) Serve(_ context.Context, r *Request, a *Answer) {
+func (q *quick) Serve(_ context.Context, r *Request, a *Answer) (later bool) {
 	for {
 		if _, err := r.Body.Read(q.sink[:]); err != nil {
 			break
@@ -23,6 +23,7 @@ func (q *quick) Serve(_ context.Context, r *Request, a *Answer) {
 	a.Status, a.Length = 200, int64(len(q.body[0]))
 	a.Fields = append(a.Fields, Field{"Content-Type", "application/json"})
 	a.Chunks = append(a.Chunks, q.body...)
+	return false
 }
 
 func (q *quick) Written(*Answer) {}

@@ -50,6 +50,12 @@ type conn struct {
 	last   string // the head that req and parsed are of
 	parsed parser
 
+	try   *listen.Trier // writes without waiting; nil: there is no socket
+	stage atomic.Uint32 // what the request that is served is at
+	close bool          // the client wants no further answer
+	async bool          // a request was not answered when its Serve returned: settled says when it is
+	bufs  [][]byte      // what is written
+
 	turn  uint64        // phases so far
 	state atomic.Uint64 // the turn of the phase, and in the low bits the phase; serve's to change
 	moved atomic.Int64  // bytes in it
@@ -59,6 +65,10 @@ type conn struct {
 	seenAt int64
 
 	mu       sync.Mutex
+	news     sync.Cond         // of stage and pending, where waiting
+	waiting  bool              // the goroutine waits for news
+	pending  bool              // with async, until the answer was written: all but buf is then another's
+	failed   error             // why nothing can follow the answer that another has written
 	current  *lifetime.Context // of the request that is served
 	gone     bool              // the client has left
 	closing  bool              // no request after this one
@@ -75,7 +85,9 @@ func newConn(s *Server, nc net.Conn, other *Handoff) *conn {
 	case *net.UnixAddr:
 		c.req.Unix = true
 	}
-	c.body.c = c
+	c.body.c, c.ans.c = c, c
+	c.news.L = &c.mu
+	c.try = listen.NewTrier(c.nc)
 	c.enter(idle)
 	return c
 }
@@ -164,10 +176,14 @@ func (c *conn) one() (usual bool, err error) {
 	if h.chunked {
 		c.req.Length = -1
 	}
+	c.close = h.close
 	ctx := &lifetime.Context{}
 	c.begin(ctx)
 	c.ans.Status = 0
-	c.s.handler.Serve(ctx, &c.req, &c.ans)
+	c.stage.Store(starting)
+	if c.s.handler.Serve(ctx, &c.req, &c.ans) && !c.answeredYet() {
+		return true, nil
+	}
 	ctx.End(context.Canceled)
 	err = c.answer(c.isLast() || h.close)
 	c.ans.Fields, c.ans.Chunks = c.ans.Fields[:0], c.ans.Chunks[:0]
@@ -176,6 +192,9 @@ func (c *conn) one() (usual bool, err error) {
 
 // rest begins the wait for a request; false: there is to be none.
 func (c *conn) rest() bool {
+	if c.async {
+		return true
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.enter(idle)
@@ -232,6 +251,11 @@ func (c *conn) left() {
 // head waits for a complete head and returns its length; 0: it is for the other server.
 func (c *conn) head() (int, error) {
 	var lines lineScanner
+	if c.r < c.w { // a pipelined request has its turn when the one before is answered
+		if err := c.settled(); err != nil {
+			return 0, err
+		}
+	}
 	for {
 		c.skipLines()
 		b := c.buf[c.r:c.w]
@@ -314,8 +338,10 @@ func (l *lineScanner) scan(b []byte) (end int, usual bool) {
 
 // fill reads more into the buffer, after everything that waits was written.
 func (c *conn) fill() error {
-	if err := c.flush(); err != nil {
-		return err
+	if !c.async {
+		if err := c.flush(); err != nil {
+			return err
+		}
 	}
 	switch {
 	case c.r == c.w:
@@ -337,6 +363,14 @@ func (c *conn) fill() error {
 		n, err = c.nc.Read(c.buf)
 	}
 	c.w += n
+	if c.async {
+		if n == 0 && err == io.EOF {
+			c.left()
+		}
+		if ended := c.settled(); ended != nil {
+			return ended
+		}
+	}
 	if n > 0 {
 		return nil
 	}

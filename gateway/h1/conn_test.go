@@ -248,11 +248,11 @@ func TestRepeatedHeads(t *testing.T) {
 // panics is a handler with a fault.
 type panics struct{ echo }
 
-func (p *panics) Serve(ctx context.Context, r *Request, a *Answer) {
+func (p *panics) Serve(ctx context.Context, r *Request, a *Answer) (later bool) {
 	if r.Path == "/panic" {
 		panic("a fault")
 	}
-	p.echo.Serve(ctx, r, a)
+	return p.echo.Serve(ctx, r, a)
 }
 
 // A fault of ours ends its own connection only.

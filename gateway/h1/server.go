@@ -25,11 +25,13 @@ type Config struct {
 
 // Handler answers requests.
 type Handler interface {
-	// Serve answers one request, whose Answer is empty. ctx ends when the client has gone.
-	// The request is valid until it returns.
-	Serve(ctx context.Context, r *Request, a *Answer)
+	// Serve answers one request, whose Answer is empty. With later it has only begun to: the
+	// answer stands in a when a's Done is called, once, by any goroutine and maybe before
+	// Serve returns. It reads what it wants of the body before it returns. ctx ends when
+	// the client has gone. The request is valid until it returns, or until Done is called.
+	Serve(ctx context.Context, r *Request, a *Answer) (later bool)
 	// Written is called when the answer of a Serve was written or can't be; what stands
-	// under its chunks may then be used again.
+	// under its chunks may then be used again. It must not block.
 	Written(a *Answer)
 }
 
@@ -75,6 +77,8 @@ type Answer struct {
 	Chunks [][]byte // the body; they are not copied unless they are small
 	Length int64    // of the chunks together
 	Owner  any      // for the handler
+
+	c *conn
 }
 
 // Server serves connections that come from Listeners.

@@ -25,6 +25,9 @@ type Pipeline interface {
 	// Infer executes a request and calls send, on the calling goroutine, for each
 	// response.
 	Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error
+	// Start is Infer for a caller that does not wait: to has the answers. wait, where it is
+	// not nil, must be called on a goroutine that may block.
+	Start(ctx context.Context, req *infer.Request, to infer.Sink) (wait func())
 	// Refused counts a request that was opened and never reached Infer; of req, model
 	// and version are read.
 	Refused(ctx context.Context, req *infer.Request, err error)
@@ -179,6 +182,11 @@ type Call struct {
 // ctx ends when the client has gone.
 func (a *API) Serve(ctx context.Context, call *Call, reply *Reply) {
 	a.serve(ctx, call, reply)
+	a.replied(reply)
+}
+
+// replied takes down that a reply is ready.
+func (a *API) replied(reply *Reply) {
 	if reply.trace != nil {
 		reply.sendStart = infer.Now()
 	}

@@ -21,9 +21,14 @@ type exchange struct {
 	json  []byte // the request's JSON part
 	body  bodyReader
 	inf   inflater
-	raw   bool  // a raw binary request: all outputs binary
-	sent  int   // responses so far
-	fault error // what is wrong with the response
+	ctx   context.Context // the call's
+	call  *Call
+	to    Answerer // where nobody waits
+	raw   bool     // a raw binary request: all outputs binary
+	sent  int      // responses so far
+	fault error    // what is wrong with the response
+
+	encoding string // of the answer; "": none
 
 	// Method values made once, since each would be an allocation.
 	header  Header
@@ -46,6 +51,7 @@ func (a *API) exchange(reply *Reply) *exchange {
 func (x *exchange) free() {
 	x.decoder.reset()
 	x.m, x.reply, x.header, x.raw, x.sent, x.fault = nil, nil, nil, false, 0, nil
+	x.ctx, x.call, x.to, x.encoding = nil, nil, nil, ""
 	x.body, x.inf.in, x.inf.r = bodyReader{}, counter{}, nil
 	if cap(x.json) > keepBuffer {
 		x.json = nil
@@ -64,42 +70,89 @@ func (a *API) envelope(env *infer.Envelope, call *Call, rt route) {
 // serveInfer is one inference from headers to answer.
 func (a *API) serveInfer(ctx context.Context, call *Call, rt route, reply *Reply) {
 	x := a.exchange(reply)
-	defer x.free()
-	m := x.m
+	x.ctx, x.call = ctx, call
+	x.encoding = acceptEncoding(call.Header.Get("Accept-Encoding"))
+	x.conclude(x.carry(rt))
+	x.free()
+}
+
+// carry is the way of an inference on one goroutine. A panic of ours ends it.
+func (x *exchange) carry(rt route) (err error) {
+	defer recovered(&err)
+	ctx, err := x.open(rt)
+	if err != nil {
+		return err
+	}
+	return x.api.pipeline.Infer(ctx, &x.m.req, x.respond)
+}
+
+// startInfer is serveInfer without waiting: to is told when the reply is ready, maybe
+// before it returns. later is false where it was ready at once.
+func (a *API) startInfer(ctx context.Context, call *Call, rt route, reply *Reply, to Answerer) (later bool) {
+	x := a.exchange(reply)
+	x.ctx, x.call = ctx, call
+	inner, err := x.opened(rt)
+	if err != nil {
+		x.conclude(err)
+		x.free()
+		return false
+	}
+	x.to = to
+	if wait := a.pipeline.Start(inner, &x.m.req, x); wait != nil {
+		wait()
+	}
+	return true
+}
+
+// open asks the pipeline, and reads the request.
+func (x *exchange) open(rt route) (context.Context, error) {
+	a, call, m := x.api, x.call, x.m
 	m.req.Times.RequestStart = infer.Now()
 	m.req.Model, m.req.Version = rt.model, rt.version
 	a.envelope(&m.env, call, rt)
 	x.header, m.env.Header = call.Header, x.get
-	defer a.ended(x, call)
-	inner, err := a.pipeline.Open(ctx, &m.env)
+	ctx, err := a.pipeline.Open(x.ctx, &m.env)
 	m.env.Header = nil // valid during Open only
 	if err != nil {
-		a.refuse(ctx, call, x, err)
-		return
+		return nil, err
 	}
-	m.req.Envelope = &m.env
-	defer func() { m.req.Memory.Release() }() // what a batch still reads it holds itself
-	m.req.TraceSend = true
-	defer reply.received(&m.req)
-	if err = x.decode(inner, call); err == nil {
-		err = a.pipeline.Infer(inner, &m.req, x.respond)
-	} else {
-		a.pipeline.Refused(inner, &m.req, err)
+	m.req.Envelope, m.req.TraceSend = &m.env, true
+	if err := x.decode(ctx, call); err != nil {
+		a.pipeline.Refused(ctx, &m.req, err)
+		return nil, err
 	}
-	if x.fault != nil {
+	return ctx, nil
+}
+
+// opened is open, of which a panic ends the one call.
+func (x *exchange) opened(rt route) (ctx context.Context, err error) {
+	defer recovered(&err)
+	return x.open(rt)
+}
+
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = infer.Recovered(p)
+	}
+}
+
+// conclude makes the reply of an inference that ended with err, and lets go of the request.
+func (x *exchange) conclude(err error) {
+	a := x.api
+	switch {
+	case x.fault != nil:
 		err = x.fault
-	} else if err == nil && x.sent == 0 {
-		err = infer.Errorf(infer.Internal, "model '%s' gave no response", rt.model)
+	case err == nil && x.sent == 0:
+		err = infer.Errorf(infer.Internal, "model '%s' gave no response", x.m.req.Model)
+	case err == nil && x.encoding != "":
+		err = a.deflaters.compress(x.reply, x.encoding)
 	}
 	if err != nil {
-		a.refuse(ctx, call, x, err)
-		return
+		a.refuse(x.ctx, x.call, x, err)
 	}
-	if encoding := acceptEncoding(call.Header.Get("Accept-Encoding")); encoding != "" {
-		if err := a.deflaters.compress(reply, encoding); err != nil {
-			a.refuse(ctx, call, x, err)
-		}
-	}
+	x.reply.received(&x.m.req)
+	x.m.req.Memory.Release() // what a batch still reads it holds itself
+	a.ended(x, x.call)
 }
 
 // ended tells the pipeline that an inference has its answer.

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/sluice-serve/sluice/gateway/h1"
+	"github.com/sluice-serve/sluice/infer"
 )
 
 // plain carries calls between gateway/h1 and the API.
@@ -19,18 +20,33 @@ type plainCall struct {
 	Call
 	header plainFields
 	reply  Reply
+	answer *h1.Answer
 }
 
 // Serve is h1.Handler's.
-func (p *plain) Serve(ctx context.Context, r *h1.Request, a *h1.Answer) {
+func (p *plain) Serve(ctx context.Context, r *h1.Request, a *h1.Answer) (later bool) {
 	c, ok := p.calls.Get().(*plainCall)
 	if !ok {
 		c = &plainCall{}
 	}
-	c.header.r = r
+	c.header.r, c.answer = r, a
 	c.Call = Call{Method: r.Method, Path: r.Path, Header: &c.header, Body: r.Body, Length: r.Length, Remote: r.Remote, Unix: r.Unix}
-	p.api.Serve(ctx, &c.Call, &c.reply)
-	reply := &c.reply
+	if p.api.Start(ctx, &c.Call, &c.reply, c) {
+		return true
+	}
+	c.fill()
+	return false
+}
+
+// Answered implements Answerer.
+func (c *plainCall) Answered() infer.Flusher {
+	c.fill()
+	return c.answer.Done()
+}
+
+// fill makes the answer of the reply.
+func (c *plainCall) fill() {
+	a, reply := c.answer, &c.reply
 	a.Owner, a.Status, a.Chunks, a.Length = c, reply.Status, append(a.Chunks, reply.Chunks...), reply.Length
 	a.Fields = append(a.Fields, h1.Field{Name: "Content-Type", Value: reply.ContentType})
 	if reply.HeaderLength >= 0 {
@@ -50,7 +66,7 @@ func (p *plain) Written(a *h1.Answer) {
 	a.Owner = nil
 	clear(a.Chunks)
 	c.reply.Release()
-	c.Call, c.header.r = Call{}, nil
+	c.Call, c.header.r, c.answer = Call{}, nil, nil
 	p.calls.Put(c)
 }
 

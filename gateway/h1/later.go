@@ -1,0 +1,140 @@
+package h1
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/sluice-serve/sluice/gateway/listen"
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// What a request that is served is at. Whoever answers it tells by this whether the
+// connection's goroutine is about to look for the answer.
+const (
+	starting uint32 = iota // Serve runs
+	waiting                // the goroutine reads on: who answers writes
+	answered
+)
+
+// Done says that the answer of a Serve which said later stands in a. What it returns is to
+// be flushed by who calls it; nil: the connection's goroutine is about to write.
+func (a *Answer) Done() infer.Flusher {
+	c := a.c
+	if c.stage.Swap(answered) == waiting {
+		return c
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting {
+		c.news.Signal()
+	}
+	return nil
+}
+
+// answeredYet is called when a Serve has said later. False: the goroutine may read on.
+// Where it can't, since the body was not read or nothing follows, it waits for the answer.
+func (c *conn) answeredYet() bool {
+	if !c.body.done || c.close {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.waiting = true
+		for c.stage.Load() != answered {
+			c.news.Wait()
+		}
+		c.waiting = false
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pending = c.stage.CompareAndSwap(starting, waiting)
+	c.async, c.large = c.pending, cap(c.buf) > firstBuffer // which does not grow before it is answered
+	return !c.pending
+}
+
+// settled waits for the answer of a request that is pending, if there is one, to be
+// written. Its error is that of the connection.
+func (c *conn) settled() error {
+	if !c.async {
+		return nil
+	}
+	c.async = false
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting = true
+	for c.pending {
+		c.news.Wait()
+	}
+	c.waiting = false
+	err := c.failed
+	c.failed = nil
+	return err
+}
+
+// tryMost is what is written without waiting: a goroutine writes what is larger, so that
+// copying it holds up nobody.
+const tryMost = 64 << 10
+
+// Flush is infer.Flusher's: it writes the answer of the pending request without blocking.
+// What the socket does not take is left to a goroutine.
+func (c *conn) Flush() {
+	c.mu.Lock() // answeredYet has told that it is pending
+	ctx := c.current
+	c.mu.Unlock()
+	ctx.End(context.Canceled)
+	a, last := &c.ans, c.isLast()
+	c.appendHead(a, last)
+	size := len(c.out) + int(a.Length)
+	if a.Length <= coalesce {
+		for _, chunk := range a.Chunks {
+			c.out = append(c.out, chunk...)
+		}
+		c.bufs = append(c.bufs[:0], c.out)
+	} else {
+		c.bufs = append(append(c.bufs[:0], c.out), a.Chunks...)
+	}
+	c.enter(writing)
+	c.moved.Store(a.Length)
+	if c.try == nil || size > tryMost {
+		go c.writeRest(c.bufs, last)
+		return
+	}
+	n, err := c.try.Write(c.bufs...)
+	if err == nil && n < size {
+		go c.writeRest(listen.Rest(c.bufs, n), last)
+		return
+	}
+	c.wrote(err, last)
+}
+
+// writeRest writes what the socket did not take at once.
+func (c *conn) writeRest(rest net.Buffers, last bool) {
+	_, err := rest.WriteTo(c.nc)
+	c.wrote(err, last)
+}
+
+// wrote ends the pending request: the connection is its goroutine's again.
+func (c *conn) wrote(err error, last bool) {
+	c.s.handler.Written(&c.ans)
+	c.ans.Fields, c.ans.Chunks = c.ans.Fields[:0], c.ans.Chunks[:0]
+	clear(c.bufs)
+	if c.out = c.out[:0]; cap(c.out) > maxKept {
+		c.out = nil
+	}
+	if err == nil && last {
+		err = errDone
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failed, c.pending = err, false
+	c.enter(idle)
+	c.large = c.large || cap(c.out) > firstBuffer
+	switch {
+	case c.waiting:
+		c.news.Signal()
+	case err != nil:
+		c.deadline(past) // wakes it
+	case c.closing:
+		c.deadline(time.Now().Add(restTime)) // hurry saw it serving
+	}
+}
