@@ -2,8 +2,6 @@ package grpcapi
 
 import (
 	"context"
-	"encoding/base64"
-	"strings"
 	"time"
 
 	orcav3 "github.com/cncf/xds/go/xds/data/orca/v3"
@@ -19,8 +17,8 @@ import (
 // Load says how busy the gateway is; gateway/load fits it.
 type Load interface {
 	// Trailer gives a trailer of an inference's answer, with "" as its value for none;
-	// asked is the caller's metadata endpoint-load-metrics-format. The value of a key that
-	// ends with "-bin" is base64, without padding, as on the wire. It costs next to nothing.
+	// asked is the caller's metadata endpoint-load-metrics-format. It costs next to
+	// nothing.
 	Trailer(asked string) (key, value string)
 	// Full is the report out of band; it is only read.
 	Full() *orcav3.OrcaLoadReport
@@ -47,13 +45,6 @@ func (s *Service) loadTrailer(ctx context.Context) {
 	key, value := s.load.Trailer(asked)
 	if value == "" {
 		return
-	}
-	if strings.HasSuffix(key, "-bin") {
-		raw, err := base64.RawStdEncoding.DecodeString(value)
-		if err != nil {
-			return // grpc-go encodes it; what is no base64 it could not send
-		}
-		value = string(raw)
 	}
 	// It fails without a transport only, and then nobody reads it.
 	_ = grpc.SetTrailer(ctx, metadata.Pairs(key, value))

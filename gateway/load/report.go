@@ -53,24 +53,22 @@ type Report struct {
 	load   *orcav3.OrcaLoadReport // of the whole gateway and its busiest models
 	text   func() string
 	json   func() string
-	binary func() []byte
+	binary func() string
 	header func() string // Binary's
-	raw    func() string // the same without padding
 }
 
 func newReport(load *orcav3.OrcaLoadReport) *Report {
 	r := &Report{load: load}
 	r.text = sync.OnceValue(func() string { return "TEXT " + text(load) })
 	r.json = sync.OnceValue(func() string { return "JSON " + document(load) })
-	r.binary = sync.OnceValue(func() []byte {
+	r.binary = sync.OnceValue(func() string {
 		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(load)
 		if err != nil { // of names that are no UTF-8 alone, and those are left out (plain)
-			return nil
+			return ""
 		}
-		return raw
+		return string(raw)
 	})
-	r.header = sync.OnceValue(func() string { return "BIN " + base64.StdEncoding.EncodeToString(r.binary()) })
-	r.raw = sync.OnceValue(func() string { return base64.RawStdEncoding.EncodeToString(r.binary()) })
+	r.header = sync.OnceValue(func() string { return "BIN " + base64.StdEncoding.EncodeToString([]byte(r.binary())) })
 	return r
 }
 
@@ -87,8 +85,8 @@ func (r *Report) Header(f Format) string {
 	return ""
 }
 
-// Binary is the value of the metadata endpoint-load-metrics-bin as it is on the wire.
-func (r *Report) Binary() string { return r.raw() }
+// Binary is the value of the metadata endpoint-load-metrics-bin: the message's bytes.
+func (r *Report) Binary() string { return r.binary() }
 
 // total is what the gateway does as a whole.
 func (s *sampler) total() figures {
@@ -113,9 +111,20 @@ type life struct {
 	machine Machine
 }
 
+// quiet is the rate of requests under which the averages say nothing any more. A reader
+// that weighs gateways by requests for each utilization, as Envoy does, gets the ratio
+// of the last busy time then: a rate of 0 it would call an error.
+const quiet = 1e-3
+
 // base is what every report has.
 func (s *sampler) base(l life) *orcav3.OrcaLoadReport {
 	t := s.total()
+	switch {
+	case t.qps >= quiet && t.utilization > 0:
+		s.each = t.utilization / t.qps
+	case s.each > 0:
+		t.qps, t.utilization = quiet, quiet*s.each
+	}
 	return &orcav3.OrcaLoadReport{CpuUtilization: max(l.machine.CPU, 0), MemUtilization: min(max(l.machine.Memory, 0), 1),
 		ApplicationUtilization: t.utilization, RpsFractional: t.qps, Eps: t.eps,
 		NamedMetrics: map[string]float64{orca.QueueDepth: float64(t.Waiting), orca.Busy: float64(t.Busy),

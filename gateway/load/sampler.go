@@ -47,6 +47,7 @@ type figures struct {
 // sampler averages what it is shown.
 type sampler struct {
 	last   time.Duration // of the last look; 0: none yet
+	each   float64       // utilization for each request in a second, while there were requests; 0: never
 	models map[key]*figures
 	order  []key // as shown last
 }
