@@ -136,7 +136,7 @@ func (l *Limits) openLocked(g *generation, s *shard, who *infer.Principal, key a
 		}
 		for _, limit := range r.limits {
 			a.kinds[limit.Kind] = true
-			a.uses = append(a.uses, use{rule: r, limit: limit, meter: l.table.get(measured(r, limit, &key), now), tally: l.tally(r, limit),
+			a.uses = append(a.uses, use{rule: r, limit: limit, meter: l.table.get(measured(r, limit, &key), limit, now), tally: l.tally(r, limit),
 				peek: key.phase == envoy && !r.envoy})
 		}
 	}

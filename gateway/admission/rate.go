@@ -84,6 +84,19 @@ func (b *bucket) charge(now, cost int64) {
 	}
 }
 
+// rescale keeps what was spent, in units, when a unit takes another time to come back.
+func (b *bucket) rescale(by float64, now int64) {
+	for {
+		old := b.full.Load()
+		if old <= now {
+			return
+		}
+		if b.full.CompareAndSwap(old, now+clampTime(float64(old-now)*by)) {
+			return
+		}
+	}
+}
+
 // refund gives back what take took for a call that was refused elsewhere.
 func (b *bucket) refund(cost int64) { b.full.Add(-cost) }
 

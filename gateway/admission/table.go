@@ -22,7 +22,8 @@ const crowded = "\x00"
 // changes: limits are in the rules.
 type meter struct {
 	key  meterKey
-	refs int // of accounts; table.mu
+	refs int     // of accounts; table.mu
+	unit float64 // speed.unit that bucket is in; table.mu
 	bucket
 	counter
 	shared *share // nil: not shared with other gateways
@@ -44,8 +45,8 @@ type table struct {
 // sample is how many entries of a map are looked at to make room for one.
 const sample = 32
 
-// get finds or makes a meter and holds it for an account.
-func (t *table) get(key meterKey, now int64) *meter {
+// get finds or makes a meter of a limit and holds it for an account.
+func (t *table) get(key meterKey, limit *Limit, now int64) *meter {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m := t.meters[key]
@@ -60,6 +61,12 @@ func (t *table) get(key meterKey, now int64) *meter {
 			m.shared = &share{}
 		}
 		t.meters[key] = m
+	}
+	if unit := limit.speed.unit; m.unit != unit {
+		if m.unit > 0 && unit > 0 {
+			m.bucket.rescale(unit/m.unit, now)
+		}
+		m.unit = unit
 	}
 	m.refs++
 	return m
