@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""What spans cost: CPU of gateway and worker for each request at sampling rates of 0, 1 % and 100 %, and with tracing off.
+
+    tracing.py [--rounds N] [--seconds S] [--concurrency C] [--protocols http,grpc]
+
+One server for each row, whose rate is changed while it runs; `off` is a second one, without OpenTelemetry. The slices are
+interleaved, each round in another order; the table has medians, and of the shares the median over the rounds with the
+middle half of them. Spans go to a receiver in this process, which reads and drops them. `lost` are sampled requests that
+were not exported. `make bench-tracing` builds what this needs.
+"""
+import argparse
+import http.server
+import pathlib
+import statistics
+import subprocess
+import sys
+import threading
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import run  # noqa: E402
+
+harness = run.harness
+RATES = {"0 %": "0", "1 %": "100", "100 %": "1"}
+
+
+class Sink(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def cpu_of(pid):
+    """Seconds that a process and its descendants have computed, from the scheduler's own nanoseconds."""
+    total = 0
+    for p in [pid, *harness.descendants(pid)]:
+        for task in pathlib.Path(f"/proc/{p}/task").iterdir():
+            try:
+                total += int((task / "schedstat").read_text().split()[0])
+            except OSError:
+                pass
+    return total / 1e9
+
+
+def lost(server):
+    line = [v for v in server.metrics_text().splitlines() if v.startswith("sluice_traces_dropped_total")]
+    return float(line[0].split()[1]) if line else 0
+
+
+def slice_of(server, rate, protocol, concurrency, seconds):
+    if rate is not None:
+        status, _, answer = server.ask("/v2/trace/setting", f'{{"trace_rate": "{rate}"}}'.encode())
+        assert status == 200, answer
+    before, cpu, gone = run.counted(server, "mlp")[0], cpu_of(server.pid), lost(server)
+    r = run.loadgen(getattr(server, protocol), "mlp", protocol, concurrency, seconds)
+    requests = run.counted(server, "mlp")[0] - before
+    return (cpu_of(server.pid) - cpu) / requests * 1e6, r["per_second"], (lost(server) - gone) / requests
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--rounds", type=int, default=15)
+    p.add_argument("--seconds", type=float, default=1)
+    p.add_argument("--concurrency", type=int, default=8)
+    p.add_argument("--protocols", default="http,grpc")
+    args = p.parse_args()
+    sink = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Sink)
+    threading.Thread(target=sink.serve_forever, daemon=True).start()
+    repositories = (run.REPOSITORIES / "sluice",)
+    traced = harness.Server(repositories=repositories, flags=["--trace-config=mode=opentelemetry", "--trace-config=rate=0",
+                            f"--trace-config=opentelemetry,url=http://127.0.0.1:{sink.server_port}/v1/traces"])
+    plain = harness.Server(repositories=repositories)
+    try:
+        for protocol in args.protocols.split(","):
+            rows = {"off": [], **{name: [] for name in RATES}}
+            for n in range(args.rounds + 1):
+                names = list(rows)
+                for name in names[n % len(names):] + names[:n % len(names)]:
+                    server, rate = (plain, None) if name == "off" else (traced, RATES[name])
+                    got = slice_of(server, rate, protocol, args.concurrency, args.seconds)
+                    if n:  # the first round warms up
+                        rows[name].append(got)
+            print(f"\n{protocol}, concurrency {args.concurrency}, {args.rounds} rounds of {args.seconds} s: "
+                  "sampled | CPU us | of off | middle half | of 0 % | middle half | req/s | lost")
+            for name, got in rows.items():
+                shares = []
+                for base in ("off", "0 %"):
+                    share = sorted(g[0] / b[0] - 1 for g, b in zip(got, rows[base]))
+                    shares += [f"{statistics.median(share):+.1%}", f"{share[len(share) // 4]:+.1%} … {share[-1 - len(share) // 4]:+.1%}"]
+                print(" | ".join([name, f"{statistics.median(g[0] for g in got):.1f}", *shares,
+                                  f"{statistics.median(g[1] for g in got):.0f}", f"{max(g[2] for g in got):.1%}"]), flush=True)
+    finally:
+        traced.stop()
+        plain.stop()
+        sink.shutdown()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except subprocess.TimeoutExpired as e:
+        sys.exit(str(e))
