@@ -17,13 +17,22 @@ import (
 
 // Parse reads a Topology from YAML. A field that there is not is a fault, with its line.
 func Parse(data []byte) (*Topology, error) {
+	t, err := Decode(data)
+	if err != nil {
+		return nil, err
+	}
+	return t, t.Validate()
+}
+
+// Decode is Parse for a file that is not the whole topology: it does not call Validate.
+func Decode(data []byte) (*Topology, error) {
 	t := &Topology{}
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	d.KnownFields(true)
 	if err := d.Decode(t); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	return t, t.Validate()
+	return t, nil
 }
 
 // Validate says everything that is wrong with t at once, or nil.

@@ -38,7 +38,7 @@ func (f *files) read() (changed bool, err error) {
 			return false, err
 		}
 		if t == nil || !bytes.Equal(text, f.text) {
-			if t, err = xds.Parse(text); err != nil {
+			if t, err = xds.Decode(text); err != nil {
 				return false, fmt.Errorf("%s: %w", f.path, err)
 			}
 			t = joined(t, f.base)
@@ -47,8 +47,10 @@ func (f *files) read() (changed bool, err error) {
 	} else if t == nil {
 		t, changed = f.base, true
 	}
-	if err := t.Validate(); err != nil {
-		return false, err
+	if changed {
+		if err := t.Validate(); err != nil {
+			return false, fmt.Errorf("topology %s: %w", f.path, err)
+		}
 	}
 	secrets := make(xds.Secrets, len(f.secrets))
 	for _, name := range t.Files() {

@@ -95,13 +95,23 @@ func (f *Fleet) Run(ctx context.Context) error {
 	defer tick.Stop()
 	resolver := newResolver(f.cfg.Timeout)
 	var told *xds.Topology
+	fault := ""
 	for first := true; ; first = false {
 		changed, err := f.files.read()
-		if err != nil {
+		if err == nil {
+			fault = ""
+		} else if err.Error() != fault { // told once, not at every look
+			fault = err.Error()
 			f.deps.Log.Error("control plane: the old files count on", "error", err)
 		}
 		t := *f.files.topology
 		t.Gateways = resolver.expand(ctx, t.Gateways, f.deps.Log)
+		if changed && t.Upstream.TLS != nil { // with the new files
+			for name, m := range members {
+				m.stop()
+				delete(members, name)
+			}
+		}
 		f.follow(ctx, &watching, members, &t)
 		f.fill(&t)
 		if changed || first || told == nil || !same(told, &t) {

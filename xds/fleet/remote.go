@@ -14,7 +14,13 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/sluice-serve/sluice/xds"
 )
@@ -29,7 +35,9 @@ type remote struct {
 	client   *http.Client
 	interval time.Duration
 	timeout  time.Duration
-	stateful map[string]bool // by model; only of those in the last index
+	health   string                           // target of the gRPC health service; "": none
+	creds    credentials.TransportCredentials // for health
+	stateful map[string]bool                  // by model; only of those in the last index
 }
 
 func newRemote(g *xds.Gateway, t *xds.ClientTLS, secrets xds.Secrets, cfg *Config) (*remote, error) {
@@ -58,6 +66,10 @@ func newRemote(g *xds.Gateway, t *xds.ClientTLS, secrets xds.Secrets, cfg *Confi
 			transport.TLSClientConfig.Certificates = []tls.Certificate{pair}
 		}
 	}
+	r.health, r.creds = g.GRPC, insecure.NewCredentials()
+	if transport.TLSClientConfig != nil {
+		r.creds = credentials.NewTLS(transport.TLSClientConfig.Clone())
+	}
 	r.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return r, nil
 }
@@ -80,9 +92,18 @@ func clientTLS(t *xds.ClientTLS, roots *x509.CertPool) *tls.Config {
 	return c
 }
 
-// Watch asks at every interval.
+// Watch asks at every interval, and at once when the gateway's health service tells of
+// a change: a gateway that stops leaves Envoy's endpoints before it refuses calls.
 func (r *remote) Watch(ctx context.Context, report func(State)) {
 	defer r.client.CloseIdleConnections()
+	ctx, stop := context.WithCancel(ctx)
+	news := make(chan struct{}, 1)
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	defer stop()
+	if r.health != "" {
+		listening.Go(func() { r.listen(ctx, news) })
+	}
 	tick := time.NewTicker(r.interval)
 	defer tick.Stop()
 	for {
@@ -94,10 +115,44 @@ func (r *remote) Watch(ctx context.Context, report func(State)) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-news:
 		case <-tick.C:
 		}
 	}
 }
+
+// listen writes to news when the health service tells of a change, until ctx ends.
+// A gateway without that service, or that can't be reached, is tried again at intervals.
+func (r *remote) listen(ctx context.Context, news chan<- struct{}) {
+	conn, err := grpc.NewClient(r.health, grpc.WithTransportCredentials(r.creds), grpc.WithDisableServiceConfig())
+	if err != nil {
+		return // the interval is left
+	}
+	defer func() { _ = conn.Close() }() // nothing more can be done with it
+	client := healthpb.NewHealthClient(conn)
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-pause.C:
+		}
+		stream, err := client.Watch(ctx, &healthpb.HealthCheckRequest{})
+		for err == nil {
+			if _, err = stream.Recv(); err == nil || ctx.Err() == nil {
+				select {
+				case news <- struct{}{}:
+				default:
+				}
+			}
+		}
+		pause.Reset(max(r.interval, healthAgain))
+	}
+}
+
+// healthAgain is when a health service that ended is asked again.
+const healthAgain = time.Second
 
 // ask is one look. What can't be asked is not ready; an index that is refused or can't
 // be read is not known.

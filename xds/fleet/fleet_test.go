@@ -1,0 +1,329 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/sluice-serve/sluice/xds"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// gateway is one that says what a test wants.
+type gateway struct {
+	*httptest.Server
+
+	mu     sync.Mutex
+	ready  bool
+	index  int // status of the repository index
+	models []xds.Model
+	asked  chan<- struct{} // if set, told of each call
+	config int             // how often a model's configuration was asked for
+}
+
+func newGateway(t *testing.T, models ...xds.Model) *gateway {
+	t.Helper()
+	g := &gateway{ready: true, index: http.StatusOK, models: models}
+	g.Server = httptest.NewServer(g)
+	t.Cleanup(g.Close)
+	return g
+}
+
+func (g *gateway) address() string { return strings.TrimPrefix(g.URL, "http://") }
+
+func (g *gateway) set(change func(*gateway)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	change(g)
+}
+
+// ServeHTTP answers as a gateway does.
+func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	select {
+	case g.asked <- struct{}{}:
+	default:
+	}
+	switch {
+	case r.URL.Path == "/v2/health/ready":
+		if !g.ready {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	case r.URL.Path == "/v2/repository/index" && r.Method == http.MethodPost:
+		w.WriteHeader(g.index)
+		entries := []map[string]string{}
+		for _, m := range g.models {
+			state := "READY"
+			if !m.Ready {
+				state = "UNAVAILABLE"
+			}
+			entries = append(entries, map[string]string{"name": m.Name, "version": m.Version, "state": state})
+		}
+		_ = json.NewEncoder(w).Encode(entries)
+	case strings.HasSuffix(r.URL.Path, "/config"):
+		g.config++
+		if strings.Contains(r.URL.Path, "speech") {
+			_, _ = fmt.Fprint(w, `{"name": "speech", "sequence_batching": {}}`)
+			return
+		}
+		_, _ = fmt.Fprint(w, `{"name": "m", "dynamic_batching": {}}`)
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+// sink is a control plane that keeps what it was told.
+type sink struct {
+	mu    sync.Mutex
+	last  *xds.Topology
+	files xds.Secrets
+	count int
+}
+
+func (s *sink) Set(t *xds.Topology, files xds.Secrets) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last, s.files = t, files
+	s.count++
+	return nil
+}
+
+func (s *sink) gateways() (out []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last == nil {
+		return nil
+	}
+	for _, g := range s.last.Gateways {
+		var models []string
+		for _, m := range g.Models {
+			text := m.Name + "/" + m.Version
+			if !m.Ready {
+				text += "-"
+			}
+			if m.Stateful {
+				text += "*"
+			}
+			models = append(models, text)
+		}
+		known := ""
+		if g.Models == nil {
+			known = "?"
+		}
+		out = append(out, fmt.Sprintf("%s %v %s%s", g.Name, g.Ready, strings.Join(models, ","), known))
+	}
+	return out
+}
+
+func begin(t *testing.T, cfg Config, deps Deps) *sink {
+	t.Helper()
+	s := &sink{}
+	deps.Server, deps.Log = s, slog.New(slog.DiscardHandler)
+	if cfg.Interval == 0 {
+		cfg.Interval = 5 * time.Millisecond
+	}
+	cfg.Timeout = 5 * time.Second
+	f, err := New(cfg, deps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func (s *sink) wants(t *testing.T, want ...string) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(10 * time.Second); !slices.Equal(s.gateways(), want); {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("the control plane has %q, want %q", s.gateways(), want)
+		}
+	}
+}
+
+func base(gs ...xds.Gateway) xds.Topology { return xds.Topology{Gateways: gs} }
+
+// TestStates follows a gateway: its readiness, its models, and that it says no more.
+func TestStates(t *testing.T) {
+	g := newGateway(t, xds.Model{Name: "speech", Version: "1", Ready: true}, xds.Model{Name: "m", Version: "2"})
+	s := begin(t, Config{Base: base(xds.Gateway{Name: "a", HTTP: g.address()})}, Deps{})
+	s.wants(t, "a true m/2-,speech/1*")
+	g.set(func(g *gateway) { g.models[1].Ready = true })
+	s.wants(t, "a true m/2,speech/1*")
+	g.set(func(g *gateway) { g.ready = false })
+	s.wants(t, "a false m/2,speech/1*")
+	g.set(func(g *gateway) { g.ready, g.index = true, http.StatusForbidden })
+	s.wants(t, "a true ?")
+	g.set(func(g *gateway) { g.index = http.StatusOK })
+	s.wants(t, "a true m/2,speech/1*")
+	asked := func() int {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.config
+	}
+	if n := asked(); n > 3 {
+		t.Errorf("a model's configuration was asked for %d times; it does not change while the model stays", n)
+	}
+	g.Close()
+	s.wants(t, "a false ?")
+}
+
+// TestFile changes the topology under a Fleet: gateways join and leave, a bad file
+// changes nothing.
+func TestFile(t *testing.T) {
+	a, b := newGateway(t), newGateway(t)
+	file := filepath.Join(t.TempDir(), "topology.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file+".part", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".part", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entry := func(name string, g *gateway) string {
+		return fmt.Sprintf("- {name: %s, http: %q}\n", name, g.address())
+	}
+	write("gateways:\n" + entry("a", a))
+	s := begin(t, Config{File: file, Base: base(xds.Gateway{Name: "self", HTTP: "127.0.0.1:1"})}, Deps{Sources: map[string]Source{"self": still{}}})
+	s.wants(t, "a true ", "self true ?")
+	write("gateways:\n" + entry("a", a) + entry("b", b))
+	s.wants(t, "a true ", "b true ", "self true ?")
+	write("gatways:\n" + entry("b", b))
+	write("gateways:\n" + entry("b", b) + "- {name: self, zone: east}\n")
+	s.wants(t, "b true ", "self true ?")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if self := s.last.Gateways[1]; self.HTTP != "127.0.0.1:1" || self.Zone != "east" {
+		t.Errorf("self is %+v; the file has its zone, the gateway its address", self)
+	}
+}
+
+// still is a gateway that is ready and stays so.
+type still struct{}
+
+func (still) Watch(ctx context.Context, report func(State)) {
+	report(State{Ready: true})
+	<-ctx.Done()
+}
+
+// TestQuiet checks that nothing is told when nothing changes.
+func TestQuiet(t *testing.T) {
+	g := newGateway(t)
+	s := begin(t, Config{Base: base(xds.Gateway{Name: "a", HTTP: g.address()})}, Deps{})
+	s.wants(t, "a true ")
+	s.mu.Lock()
+	before := s.count
+	s.mu.Unlock()
+	asked := make(chan struct{}, 64)
+	g.set(func(g *gateway) { g.asked = asked })
+	for range 10 {
+		<-asked
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.count != before {
+		t.Errorf("told %d times more without a change", s.count-before)
+	}
+}
+
+// TestHealthService tells of a change long before the interval has passed.
+func TestHealthService(t *testing.T) {
+	g := newGateway(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, service := grpc.NewServer(), health.NewServer()
+	healthpb.RegisterHealthServer(server, service)
+	service.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	s := begin(t, Config{Interval: time.Hour, Base: base(xds.Gateway{Name: "a", HTTP: g.address(), GRPC: l.Addr().String()})}, Deps{})
+	s.wants(t, "a true ")
+	g.set(func(g *gateway) { g.ready = false })
+	service.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	s.wants(t, "a false ")
+}
+
+// TestNames makes a gateway for each address of a name.
+func TestNames(t *testing.T) {
+	r := newResolver(5 * time.Second)
+	got := r.expand(t.Context(), []xds.Gateway{{Name: "a", HTTP: "localhost:8000", GRPC: "localhost:8001"}, {Name: "b", HTTP: "unix:/run/b"},
+		{Name: "c", HTTP: "no-such-name.invalid:1"}}, slog.New(slog.DiscardHandler))
+	if len(got) < 2 || got[len(got)-1].Name != "b" {
+		t.Fatalf("got %+v", got)
+	}
+	for _, g := range got[:len(got)-1] {
+		host, _, err := net.SplitHostPort(g.HTTP)
+		if err != nil || !net.ParseIP(host).IsLoopback() || !strings.HasSuffix(g.GRPC, ":8001") {
+			t.Errorf("got %+v", g)
+		}
+	}
+}
+
+func TestBadFiles(t *testing.T) {
+	folder := t.TempDir()
+	write := func(name, text string) string {
+		file := filepath.Join(folder, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	bad := write("bad.pem", "no certificate")
+	for _, c := range []struct{ name, text, want string }{
+		{"unknown field", "gateways:\n- {name: a, htp: x}", "line 2: field htp not found"},
+		{"no address", "gateways: [{name: a}]", `gateway "a" has neither http nor grpc`},
+		{"twice", "gateways: [{name: a, http: 'h:1'}, {name: a, http: 'h:2'}]", `gateway "a" is there twice`},
+		{"weights", "routes: [{model: m, targets: [{weight: 0}, {weight: 0}]}]", "all weights are 0"},
+		{"torn sequences", "routes: [{model: m, stateful: true, targets: [{weight: 1}, {version: '2', weight: 1}]}]", "would tear sequences apart"},
+		{"certificate", "listeners: [{port: 1, tls: {cert: " + bad + ", key: " + bad + "}}]", "failed to find any PEM data"},
+		{"missing", "listeners: [{port: 1, tls: {cert: /nowhere, key: /nowhere}}]", "no such file"},
+	} {
+		file := write("topology.yaml", c.text)
+		_, err := New(Config{File: file}, Deps{})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+	if _, err := New(Config{File: filepath.Join(folder, "nowhere")}, Deps{}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+}
