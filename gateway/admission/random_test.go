@@ -60,95 +60,117 @@ func TestBucketAgainstTokens(t *testing.T) {
 	}
 }
 
-// open is a call of the simple model.
+// open is a call that was taken.
 type open struct {
 	env   *infer.Envelope
 	size  int64
 	model string
 }
 
-// A simple model of what is held: every call that was taken counts until it is closed,
-// none twice, and refusals hold nothing; also while the file changes and room is short.
+// world is limits beside a simple model of what is held: every call that was taken counts
+// until it is closed.
+type world struct {
+	t           *testing.T
+	rng         *rand.Rand
+	now         int64
+	l           *Limits
+	calls       []open
+	byPrincipal map[string]int64
+	byModel     map[string]int64
+	bytes       int64
+	rated       map[string]int // calls that were taken, by principal and model
+}
+
+// begin opens a call, as over HTTP or as over gRPC, where the body names the model.
+func (w *world) begin() {
+	c := open{size: w.rng.Int64N(600), model: fmt.Sprint("m", w.rng.IntN(3))}
+	who := fmt.Sprint("p", w.rng.IntN(6))
+	c.env = &infer.Envelope{Action: infer.ActionInference, Principal: &infer.Principal{Name: who}, BodySize: c.size, Model: c.model}
+	if w.rng.IntN(2) == 0 {
+		c.env.Model, c.env.BodySize = "", -1
+	}
+	err := w.l.Open(w.t.Context(), c.env)
+	if err == nil && c.env.Model == "" {
+		req := &infer.Request{Model: c.model, Envelope: c.env, Inputs: []infer.Tensor{{Shape: []int64{1}, Data: make([]byte, c.size)}}}
+		err = w.l.Request(w.t.Context(), req)
+	}
+	room := w.byPrincipal[who] < 3 && w.byModel[c.model] < 5 && w.bytes+c.size <= 2000
+	switch {
+	case err == nil && !room:
+		w.t.Fatalf("taken with %d calls of %s, %d of %s, %d bytes", w.byPrincipal[who], who, w.byModel[c.model], c.model, w.bytes)
+	case err == nil:
+		w.calls = append(w.calls, c)
+		w.count(c, 1)
+		w.rated[who+c.model]++
+		return
+	case room && infer.ReasonOf(err) != infer.ReasonRate:
+		w.t.Fatalf("refused with room: %v", err)
+	}
+	w.l.Close(c.env, &infer.End{})
+}
+
+func (w *world) count(c open, n int64) {
+	w.byPrincipal[c.env.Principal.Name] += n
+	w.byModel[c.model] += n
+	w.bytes += n * c.size
+}
+
+// end closes any call.
+func (w *world) end() {
+	i := w.rng.IntN(len(w.calls))
+	c := w.calls[i]
+	w.calls = append(w.calls[:i], w.calls[i+1:]...)
+	w.l.Close(c.env, &infer.End{})
+	w.count(c, -1)
+}
+
+// None counts twice, and refusals hold nothing; also while the file changes and room is
+// short: then meters of those that are idle are given up and made anew.
 func TestRandomCalls(t *testing.T) {
-	const file = `
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			text := fmt.Sprintf(`
 track: %d
 rules:
 - {name: calls, each: principal, concurrency: 3}
 - {name: models, each: model, concurrency: 5}
 - {name: bodies, bytes_in_flight: 2000}
 - {name: rate, each: principal+model, requests: {rate: 5/s, burst: 5}}
-`
-	for seed := range uint64(12) {
-		rng := rand.New(rand.NewPCG(seed, 8))
-		now := int64(time.Hour)
-		// with little room, meters of those that are idle are given up and made anew
-		text := fmt.Sprintf(file, []int{65536, 100}[seed%2])
-		l := limits(t, text, func() int64 { return now })
-		var calls []open
-		byPrincipal, byModel, bytes := map[string]int64{}, map[string]int64{}, int64(0)
-		rated := map[string]int{}
-		for range 2000 {
-			now += rng.Int64N(int64(20 * time.Millisecond))
-			switch {
-			case rng.IntN(200) == 0:
-				rules, err := Parse([]byte(text))
-				if err != nil {
-					t.Fatal(err)
-				}
-				l.use(rules)
-			case rng.IntN(100) == 0:
-				l.sweep()
-			case len(calls) > 0 && rng.IntN(2) == 0:
-				i := rng.IntN(len(calls))
-				c := calls[i]
-				calls = append(calls[:i], calls[i+1:]...)
-				l.Close(c.env, &infer.End{})
-				byPrincipal[c.env.Principal.Name]--
-				byModel[c.model]--
-				bytes -= c.size
-			default:
-				c := open{size: rng.Int64N(600), model: fmt.Sprint("m", rng.IntN(3))}
-				who := fmt.Sprint("p", rng.IntN(6))
-				c.env = &infer.Envelope{Action: infer.ActionInference, Principal: &infer.Principal{Name: who}, BodySize: c.size, Model: c.model}
-				if rng.IntN(2) == 0 { // as over gRPC
-					c.env.Model, c.env.BodySize = "", -1
-				}
-				err := l.Open(t.Context(), c.env)
-				if err == nil && c.env.Model == "" {
-					req := &infer.Request{Model: c.model, Envelope: c.env, Inputs: []infer.Tensor{{Shape: []int64{1}, Data: make([]byte, c.size)}}}
-					if err = l.Request(t.Context(), req); err != nil {
-						l.Close(c.env, &infer.End{})
-					}
-				}
-				room := byPrincipal[who] < 3 && byModel[c.model] < 5 && bytes+c.size <= 2000
+`, []int{65536, 100}[seed%2])
+			w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 8)), now: int64(time.Hour), byPrincipal: map[string]int64{}, byModel: map[string]int64{}, rated: map[string]int{}}
+			w.l = limits(t, text, func() int64 { return w.now })
+			for range 2000 {
+				w.now += w.rng.Int64N(int64(20 * time.Millisecond))
 				switch {
-				case err == nil && !room:
-					t.Fatalf("seed %d: taken with %d calls of %s, %d of %s, %d bytes", seed, byPrincipal[who], who, byModel[c.model], c.model, bytes)
-				case err == nil:
-					calls = append(calls, c)
-					byPrincipal[who]++
-					byModel[c.model]++
-					bytes += c.size
-					rated[who+c.model]++
-				case room && infer.ReasonOf(err) != infer.ReasonRate:
-					t.Fatalf("seed %d: refused with room: %v", seed, err)
+				case w.rng.IntN(200) == 0:
+					rules, err := Parse([]byte(text))
+					if err != nil {
+						t.Fatal(err)
+					}
+					w.l.use(rules)
+				case w.rng.IntN(100) == 0:
+					w.l.sweep()
+				case len(w.calls) > 0 && w.rng.IntN(2) == 0:
+					w.end()
+				default:
+					w.begin()
 				}
 			}
-		}
-		for who, n := range rated {
-			if most := 5 + 5*(now-int64(time.Hour))/1e9; int64(n) > most+1 {
-				t.Errorf("seed %d: %s had %d calls, want at most %d", seed, who, n, most)
+			for who, n := range w.rated {
+				if most := 5 + 5*(w.now-int64(time.Hour))/1e9; int64(n) > most+1 {
+					t.Errorf("%s had %d calls, want at most %d", who, n, most)
+				}
 			}
-		}
-		for _, c := range calls {
-			l.Close(c.env, &infer.End{})
-		}
-		now += int64(time.Minute)
-		l.sweep()
-		l.sweep()
-		if n := l.table.size(); n != 0 {
-			t.Errorf("seed %d: %d meters are left of nothing", seed, n)
-		}
+			for len(w.calls) > 0 {
+				w.end()
+			}
+			w.now += int64(time.Minute)
+			w.l.sweep()
+			w.l.sweep()
+			if n := w.l.table.size(); n != 0 {
+				t.Errorf("%d meters are left of nothing", n)
+			}
+		})
 	}
 }
 
