@@ -89,7 +89,12 @@ func within(id infer.TraceID, ratio float64) bool {
 
 // begin makes the record of a sampled call.
 func (t *Tracer) begin(env *infer.Envelope, e *epoch, from infer.SpanContext) {
-	call := &infer.TraceCall{Parent: from.Span}
+	record := &struct { // one allocation
+		call   infer.TraceCall
+		family infer.TraceFamily
+	}{}
+	call, f := &record.call, &record.family
+	call.Parent = from.Span
 	call.Span = infer.SpanContext{Trace: from.Trace, Span: infer.NewSpanID(), Sampled: true}
 	if call.Span.Trace == (infer.TraceID{}) {
 		call.Span.Trace = infer.NewTraceID()
@@ -102,8 +107,7 @@ func (t *Tracer) begin(env *infer.Envelope, e *epoch, from infer.SpanContext) {
 			call.Baggage = carried(env.Header(headerBaggage), maxBaggage)
 		}
 	}
-	f := &infer.TraceFamily{Level: e.settings.Level & infer.TraceTimestamps, IDs: &t.ids, Sink: t.deps.Spans.Take, Budget: &t.budget}
-	f.Level |= infer.TraceTimestamps // the tensors are none of a span's
+	f.Level, f.IDs, f.Sink = infer.TraceTimestamps, &t.ids, t.sink // tensors are none of a span's
 	f.Open(call)
 	env.Span, env.Trace = call.Span, f
 }

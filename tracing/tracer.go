@@ -35,6 +35,7 @@ type Tracer struct {
 	queue chan *infer.TraceFamily
 	kick  chan struct{} // an epoch was retired, or a trace lost
 	lost  atomic.Uint64
+	sink  func(*infer.TraceFamily) // of spans
 
 	budget atomic.Int64 // bytes of tensors that may still be copied
 
@@ -128,6 +129,9 @@ func (e *epoch) idle() bool {
 func New(s Settings, deps Deps) *Tracer {
 	t := &Tracer{deps: deps, flags: s, queue: make(chan *infer.TraceFamily, maxQueue), kick: make(chan struct{}, 1)}
 	t.budget.Store(maxTensors)
+	if deps.Spans != nil {
+		t.sink = deps.Spans.Take
+	}
 	t.set(&view{global: newEpoch(s, 0), models: map[string]*epoch{}})
 	return t
 }

