@@ -91,7 +91,7 @@ func (g *Gateway) openXDS(ctx context.Context) error {
 func (g *Gateway) meshServices() (register []func(grpc.ServiceRegistrar), watch []func(*xds.Topology)) {
 	register = append(register, ExtAuthz(g.auth).Register)
 	if g.limits != nil {
-		register = append(register, g.rateLimits().Register)
+		register = append(register, RateLimits(g.limits).Register)
 	}
 	return register, watch
 }

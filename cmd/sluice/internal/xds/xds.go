@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
 
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/xds"
@@ -44,6 +45,7 @@ type options struct {
 	batch, grace time.Duration
 	portFile     string
 	help         bool
+	limits       limitFlags
 }
 
 // Run does what args, those after `sluice xds`, say.
@@ -91,12 +93,18 @@ func flags() (*options, *pflag.FlagSet) {
 	fs.DurationVar(&o.timeout, "timeout", 2*time.Second, "what one look at a gateway may take")
 	fs.DurationVar(&o.batch, "batch", d.Batch, "how long a change waits for others")
 	fs.DurationVar(&o.grace, "grace", d.Grace, "how long what nothing refers to any more stays")
+	o.limits.add(fs)
 	fs.StringVar(&o.portFile, "port-file", "", "write the port listened on to this file, as JSON")
 	return o, fs
 }
 
 func (o *options) run(ctx context.Context, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
+	return o.limits.serve(ctx, log, func(register []func(grpc.ServiceRegistrar)) error { return o.plane(ctx, log, register) })
+}
+
+// plane runs the control plane with further services.
+func (o *options) plane(ctx context.Context, log *slog.Logger, register []func(grpc.ServiceRegistrar)) error {
 	o.tls.Mutual = o.tls.Root != ""
 	if err := errors.Join(o.tls.Validate(), plane.Exposed(o.address, o.tls.Mutual)); err != nil {
 		return err
@@ -105,7 +113,7 @@ func (o *options) run(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	deps := plane.Deps{Log: log, Listeners: listeners}
+	deps := plane.Deps{Log: log, Listeners: listeners, Register: register}
 	if o.tls.Cert != "" {
 		if deps.TLS, err = o.tls.Config("h2"); err != nil {
 			return err
