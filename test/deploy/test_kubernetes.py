@@ -1,13 +1,20 @@
 """The Kubernetes manifests and the KServe runtime: valid, true to one another, and safe to roll."""
+import json
 import re
 import subprocess
+import sys
+import threading
 
 import kubernetes_validate
 import pytest
 import yaml
 
 import kserve_schema
-from reading import DEPLOY, SLUICE, WORKER, documents, kustomized, run
+from reading import DEPLOY, ROOT, SLUICE, WORKER, documents, kustomized, run
+
+sys.path.insert(0, str(ROOT / "test" / "e2e"))
+
+import prometheus  # noqa: E402
 
 FORMS = ["pool", "sidecar"]
 VERSIONS = ["1.34", kubernetes_validate.latest_version()]  # from where preStop.sleep is stable, to the newest known
@@ -201,12 +208,34 @@ def test_autoscaling(form):
         assert names == [f"gateway-{i}" for i in range(hpa["spec"]["maxReplicas"])]
 
 
-def test_queue_time(server):
+def test_queue_time(start, tmp_path):
     """The adapter's query, by a real Prometheus on a real gateway's metrics, is the mean wait of a request."""
+    if reason := prometheus.missing():
+        pytest.skip(reason)
+    model = tmp_path / "models" / "slow" / "1"
+    model.mkdir(parents=True)
+    (model.parent / "config.pbtxt").write_text(
+        'backend: "identity"\nmax_batch_size: 1\ninput { name: "INPUT0" data_type: TYPE_INT32 dims: 1 }\n'
+        'output { name: "OUTPUT0" data_type: TYPE_INT32 dims: 1 }\nparameters { key: "execute_delay_ms" value { string_value: "50" } }\n')
+    s = start([tmp_path / "models"])
     (rule,) = documents(DEPLOY / "kubernetes/monitoring/queue-time.yaml")[0]["rules"]["custom"]
-    names = set(re.findall(r"\bnv_\w+", rule["metricsQuery"] + rule["seriesQuery"]))
-    text = server.metrics_text()
-    assert names and all(f"\n{n}{{" in text for n in names), names
+    # as the adapter fills its templates; the labels of pods are a cluster's
+    query = rule["metricsQuery"].replace("<<.LabelMatchers>>", 'job="sluice"').replace("<<.GroupBy>>", "instance")
+    p = prometheus.Prometheus({"sluice": s.metrics}, rules=False)
+    try:
+        p.scraped()
+        assert p.query(query) and p.value(query) == 0, "0 without requests"
+        body = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "INT32", "data": [1]}]}).encode()
+        threads = [threading.Thread(target=s.ask, args=("/v2/models/slow/infer", body)) for _ in range(20)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(30)
+        p.scraped()
+        got = p.value(query)
+        assert 0.2 < got < 2, f"a request waited {got} s on average; twenty at once, 50 ms each, make some 0.5 s"
+    finally:
+        p.stop()
 
 
 def test_kserve():

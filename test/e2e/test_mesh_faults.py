@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import ssl
+import subprocess
 import threading
 
 import pytest
@@ -336,3 +337,30 @@ def test_certificate_rotated(mesh, tmp_path, record_property):
     record_property("figures", f"certificate rotated three times: {running.done} calls, {len(running.failed)} failed")
     print(f"\ncertificate rotated three times: {running.done} calls, {len(running.failed)} failed")
     assert not running.failed and running.names == {"zero", "one", "two", "three"}
+
+
+@pytest.mark.parametrize("manifest", ["pool/envoy.yaml", "sidecar/inference.yaml"])
+def test_envoy_drained(mesh, tmp_path, manifest):
+    """What Kubernetes runs before it stops an Envoy: callers are told to go elsewhere, and are served meanwhile."""
+    yaml = pytest.importorskip("yaml")
+    found = [c for d in yaml.safe_load_all((harness.ROOT / "deploy/kubernetes" / manifest).read_text()) if d["kind"] == "Deployment"
+             for c in d["spec"]["template"]["spec"]["containers"] if c["name"] == "envoy"]
+    command = found[0]["lifecycle"]["preStop"]["exec"]["command"]
+    m = mesh(gateways=1, repositories=[faults.repository(tmp_path / "models")])
+    host, port = m.http.split(":")
+    kept = http.client.HTTPConnection(host, int(port), timeout=10)
+    body = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "data": [1] * 16}]})
+
+    def ask():
+        kept.request("POST", "/v2/models/echo/infer", body)
+        answer = kept.getresponse()
+        answer.read()
+        assert answer.status == 200
+        return answer.getheader("connection")
+
+    assert ask() is None
+    script = command[-1].replace("/dev/tcp/127.0.0.1/9901", "/dev/tcp/" + m.admin_address.replace(":", "/")).replace("sleep 25", "true")
+    done = subprocess.run([*command[:-1], script], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0 and done.stdout.startswith("HTTP/1.1 200 OK"), done
+    told = harness.wait_for(lambda: ask() == "close", 10, "the caller is told")
+    assert told
