@@ -56,14 +56,14 @@ func limitFigures(f admission.Figures) stats.LimitFigures {
 	return out
 }
 
-// rateLimits answers Envoy's rate limit service by the same rules.
-func (g *Gateway) rateLimits() *rls.Server {
+// RateLimits answers Envoy's rate limit service by the rules of limits.
+func RateLimits(limits *admission.Limits) *rls.Server {
 	return rls.New(func(ctx context.Context, c rls.Call) rls.Verdict {
 		q := admission.Query{Model: c.Model, Action: c.Action, Remote: c.Remote, Hits: c.Hits, Bytes: c.Bytes}
 		if c.Principal != "" || len(c.Groups) > 0 {
 			q.Principal = &infer.Principal{Name: c.Principal, Groups: c.Groups}
 		}
-		v := g.limits.Hit(ctx, q)
+		v := limits.Hit(ctx, q)
 		return rls.Verdict{Over: v.Over, Rule: v.Rule, Rate: v.Rate, Left: v.Left, Retry: v.Retry, Reason: v.Reason}
 	})
 }

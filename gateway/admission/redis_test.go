@@ -189,6 +189,37 @@ func TestComputeIsShared(t *testing.T) {
 	}
 }
 
+// Envoy's service in one process knows what is left of what gateways spend, and takes
+// nothing of it.
+func TestEnvoyLooksAtSharedRates(t *testing.T) {
+	s := redistest.Start(t)
+	const file = "rules: [{name: r, each: principal, requests: 3/h}]"
+	gateway, edge := gatewayOn(t, s.Port, file, time.Second), gatewayOn(t, s.Port, file, time.Second)
+	ask := func(who string) bool {
+		v := edge.Hit(t.Context(), Query{Principal: &infer.Principal{Name: who}, Action: infer.ActionInference})
+		return !v.Over
+	}
+	for range 20 {
+		if !ask("a") {
+			t.Fatal("nothing was spent, and something is over")
+		}
+	}
+	for i := range 3 {
+		leave := enter(t, gateway, "a", 0)
+		if leave == nil {
+			t.Fatalf("call %d was refused", i)
+		}
+		leave(nil)
+	}
+	if enter(t, gateway, "a", 0) != nil {
+		t.Error("the fourth call passed")
+	}
+	within(t, 2*time.Second, "Envoy hears of it", func() bool { return !ask("a") })
+	if !ask("b") {
+		t.Error("b has spent nothing")
+	}
+}
+
 // Claims of a gateway that is gone end by themselves, others' are not touched, and what is
 // held already is claimed whatever the limit says.
 func TestClaims(t *testing.T) {

@@ -17,6 +17,7 @@ type share struct {
 	need   int64         // what those who wait want, in sum
 	least  int64         // what the least of them wants
 
+	low    bool  // more credit is wanted
 	credit int64 // units of a rate
 	until  int64 // when what is left of the credit goes back
 	debt   int64 // units that were used without credit
@@ -31,6 +32,7 @@ type share struct {
 const (
 	creditLife = int64(time.Second)
 	fullLife   = int64(20 * time.Millisecond)
+	peekLife   = int64(50 * time.Millisecond)
 	claimLife  = 5 * time.Second
 	renewEvery = time.Second
 )
@@ -123,7 +125,10 @@ func (s *share) ask(m *meter) question {
 	}
 	q.rate, q.burst = s.limit.Rate/1e6, s.limit.Burst
 	q.give, s.debt = -s.debt, 0
-	q.want = max(q.need+s.limit.portion()-max(s.credit, 0), q.need)
+	if q.need > 0 || s.low {
+		q.want = max(q.need+s.limit.portion()-s.credit, q.need)
+	}
+	s.low = false
 	if q.least == 0 {
 		q.least = 1
 	}
@@ -174,6 +179,7 @@ func (l *Limits) draw(p *patience, u *use, n, now int64) (wait int64, ok bool) {
 		s.limit = u.limit
 		if s.takeLocked(n, now) {
 			low := s.credit < u.limit.portion()/2 && s.shortLocked(1, now) == 0
+			s.low = s.low || low
 			s.mu.Unlock()
 			if low {
 				k.kick(m)
@@ -194,6 +200,21 @@ func (l *Limits) draw(p *patience, u *use, n, now int64) (wait int64, ok bool) {
 	}
 	wait = m.bucket.take(&u.limit.speed, now, cost)
 	return wait, wait == 0
+}
+
+// peek says, without waiting, how long it takes until a shared rate has n, by what Redis
+// said last.
+func (l *Limits) peek(u *use, n, now int64) (wait int64) {
+	s := u.meter.shared
+	s.mu.Lock()
+	s.limit = u.limit
+	wait = s.shortLocked(n, now)
+	old := now-s.asked > peekLife
+	s.mu.Unlock()
+	if old {
+		l.table.link.kick(u.meter)
+	}
+	return wait
 }
 
 // claim holds n of what gateways share.
