@@ -45,6 +45,11 @@ bench: build venv-test peer ## sluice, the original and bare ONNX Runtime, side 
 	@CGO_CFLAGS="$$(scripts/cflags.sh)" go build $(TAGS) -o bin/ort ./bench/ort
 	@$(VENV) bench/run.py $(ARGS)
 
+bench-tracing: build venv-test ## what spans cost, sampled at 0, 1 and 100 % (ARGS=--rounds 5)
+	@$(VENV) scripts/make_models.py bench .cache/bench-models
+	@go build -o bin/loadgen ./bench/loadgen
+	@$(VENV) bench/tracing.py $(ARGS)
+
 fmt: ## format the Go code
 	@$(OURS) | xargs -r gofmt -l -w
 
@@ -108,4 +113,4 @@ prometheus:
 headers:
 	@[ -n "$$(go list -m -f '{{.Dir}}' github.com/yalue/onnxruntime_go)" ] || { echo "== Go modules"; go mod download; }
 
-.PHONY: help run build test bench fmt fmt-check vet lint generate generate-check clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus headers
+.PHONY: help run build test bench bench-tracing fmt fmt-check vet lint generate generate-check clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus headers
