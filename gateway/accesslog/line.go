@@ -2,6 +2,7 @@ package accesslog
 
 import (
 	"encoding/hex"
+	"net/netip"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -114,7 +115,7 @@ func (l *line) who(env *infer.Envelope) {
 	case env.Remote.IsValid():
 		l.key("remote")
 		l.b = append(l.b, '"')
-		l.b = env.Remote.AppendTo(l.b)
+		l.b = netip.AddrPortFrom(env.Remote.Addr().Unmap(), env.Remote.Port()).AppendTo(l.b)
 		l.b = append(l.b, '"')
 	}
 }

@@ -52,9 +52,9 @@ func TestLines(t *testing.T) {
 		"refusal": {&grpc, full, 1, `{"time":"2026-02-03T04:05:06.007089Z","outcome":"refused","protocol":"grpc","rpc":"ModelInfer","grpc_code":14,` +
 			`"code":"unavailable","reason":"queue_full","error":"queue is full","request_id":"body","remote":"unix","model":"m","version":"7",` +
 			`"total_us":3000,"received":9,"sent":0}` + "\n"},
-		"health, one of ten": {&infer.Envelope{Protocol: "http", Method: "GET", Path: "/v2/health/live"}, &infer.End{Status: 200}, 10,
+		"health, one of ten": {&infer.Envelope{Protocol: "http", Method: "GET", Path: "/v2/health/live", Remote: netip.MustParseAddrPort("[::ffff:192.0.2.7]:1")}, &infer.End{Status: 200}, 10,
 			`{"time":"2026-02-03T04:05:06.007089Z","outcome":"ok","protocol":"http","method":"GET","path":"/v2/health/live","status":200,` +
-				`"received":0,"sent":0,"one_of":10}` + "\n"},
+				`"remote":"192.0.2.7:1","received":0,"sent":0,"one_of":10}` + "\n"},
 	} {
 		if got := encoded(c.env, c.end, c.oneOf); got != c.want {
 			t.Errorf("%s:\n got %s want %s", name, got, c.want)
