@@ -130,8 +130,9 @@ func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 // probeTime bounds Probe.
 const probeTime = 2 * time.Second
 
-// Probe returns nil when somebody listens at an address of Config.Listen. It is for
-// health checks in images without a shell.
+// Probe returns nil when a worker that listens at an address of Config.Listen lives: it
+// accepts a connection and reacts to its end. It is for health checks in images without
+// a shell.
 func Probe(ctx context.Context, address string) error {
 	network, at := "tcp", address
 	if path, ok := SocketPath(address); ok {
@@ -142,5 +143,16 @@ func Probe(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
-	return conn.Close()
+	defer conn.Close()
+	if half, ok := conn.(interface{ CloseWrite() error }); ok {
+		err = half.CloseWrite()
+	}
+	if err = errors.Join(err, conn.SetReadDeadline(time.Now().Add(probeTime))); err != nil {
+		return err
+	}
+	// the worker closes it, or greets before; the kernel alone would do neither
+	if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("who listens at %s does not react: %w", address, err)
+	}
+	return nil
 }

@@ -3,13 +3,24 @@ package workers_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/sluice-serve/sluice/workers"
 )
+
+// A worker that stands still is listened for by the kernel, and does not live.
+func TestProbeOfAFrozenWorker(t *testing.T) {
+	l := must(net.Listen("unix", filepath.Join(t.TempDir(), "worker")))(t)
+	defer l.Close()
+	if err := workers.Probe(t.Context(), "unix:"+l.Addr().String()); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("got %v, want a timeout", err)
+	}
+}
 
 // A probe says whether somebody listens, and the worker's log does not tell of it.
 func TestProbe(t *testing.T) {

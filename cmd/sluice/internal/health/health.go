@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -24,7 +25,7 @@ Asks a running server for its health, for probes in images without a shell.
   --url <string>        the server: host:port, http://…, https://… or unix:///path
                         (default SLUICE_HTTP_ADDRESS and SLUICE_HTTP_PORT, or 127.0.0.1:8000)
   --live                whether it lives (/v2/health/live), not whether it is ready (/v2/health/ready)
-  --listens <string>    whether anything listens at host:port or unix:///path, in place of both
+  --listens <string>    whether a server at host:port or unix:///path takes connections and reacts, in place of both
   --timeout <duration>  how long the answer may take (default 2s)
 
 Exit status: 0 yes, 1 no or no answer, 2 wrong command line.
@@ -133,7 +134,8 @@ func ask(ctx context.Context, address, path string) error {
 	return nil
 }
 
-// dial returns nil when somebody listens at address.
+// dial returns nil when who listens at address lives: it accepts a connection and reacts
+// to its end, which the kernel alone would not.
 func dial(ctx context.Context, address string) error {
 	network, at := "tcp", address
 	if path, ok := strings.CutPrefix(address, "unix://"); ok {
@@ -143,5 +145,18 @@ func dial(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
-	return conn.Close()
+	defer conn.Close()
+	if half, ok := conn.(interface{ CloseWrite() error }); ok {
+		err = half.CloseWrite()
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		err = errors.Join(err, conn.SetReadDeadline(deadline))
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("who listens at %s does not react: %w", address, err)
+	}
+	return nil
 }

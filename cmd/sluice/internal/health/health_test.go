@@ -30,6 +30,11 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	frozen, err := net.Listen("unix", filepath.Join(t.TempDir(), "frozen"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer frozen.Close()
 	for _, row := range []struct {
 		args   []string
 		port   string // SLUICE_HTTP_PORT
@@ -46,6 +51,7 @@ func TestRun(t *testing.T) {
 		{[]string{"--listens", server.Listener.Addr().String()}, "1", 0, ""},
 		{[]string{"--listens", "unix://" + socket}, "1", 0, ""},
 		{[]string{"--listens", "unix://" + socket + "x"}, "1", 1, "no such file"},
+		{[]string{"--listens", "unix://" + frozen.Addr().String(), "--timeout=50ms"}, "1", 1, "does not react"},
 		{[]string{"--url=ftp://h"}, "", 2, "--url: 'ftp://h'"},
 		{[]string{"--lives"}, "", 2, "unknown flag"},
 		{[]string{"now"}, "", 2, "'now' is not a flag"},
