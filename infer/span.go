@@ -100,6 +100,10 @@ type TraceBatch struct {
 	Err      error
 
 	families []*TraceFamily // that wait for its end
+
+	// Memory for small batches, in one allocation.
+	roomLinks    [2]SpanContext
+	roomFamilies [2]*TraceFamily
 }
 
 // Join takes the request of t into the batch b, and makes b where there is none. It
@@ -112,6 +116,7 @@ func (b *TraceBatch) Join(t *Trace) *TraceBatch {
 	f := t.family
 	if b == nil {
 		b = &TraceBatch{Span: SpanContext{Trace: f.Call.Span.Trace, Span: NewSpanID(), Sampled: true}}
+		b.Links, b.families = b.roomLinks[:0], b.roomFamilies[:0]
 	}
 	if len(b.Links) >= maxLinks {
 		return b

@@ -58,6 +58,10 @@ type Trace struct {
 	Batches []*TraceBatch // executions that it was in, in order
 
 	family *TraceFamily
+
+	// Memory for what most traces need, in one allocation.
+	roomMarks   [6]TraceMark
+	roomBatches [1]*TraceBatch
 }
 
 // TraceFamily is a sampled request with all of its children, which are kept together.
@@ -80,6 +84,9 @@ type TraceFamily struct {
 
 	mu   sync.Mutex
 	open int // mu; traces, batches and the call that have not ended
+
+	first     Trace // the client's request
+	roomTrace [1]*Trace
 }
 
 // maxMarks bounds the marks of one trace: a decoupled model may answer without end.
@@ -89,12 +96,19 @@ const maxMarks = 1024
 func (f *TraceFamily) Begin(model, requestID string) *Trace { return f.add(0, model, requestID) }
 
 func (f *TraceFamily) add(parent uint64, model, requestID string) *Trace {
-	t := &Trace{ID: f.IDs.Add(1), Parent: parent, Level: f.Level, Model: model, RequestID: requestID, family: f}
-	if f.Call != nil {
-		t.Span = NewSpanID()
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	t := &f.first
+	if f.Traces == nil {
+		f.Traces = f.roomTrace[:0]
+	} else {
+		t = &Trace{}
+	}
+	t.ID, t.Parent, t.Level, t.Model, t.RequestID, t.family = f.IDs.Add(1), parent, f.Level, model, requestID, f
+	t.Marks = t.roomMarks[:0]
+	if f.Call != nil {
+		t.Span, t.Batches = NewSpanID(), t.roomBatches[:0]
+	}
 	f.Traces = append(f.Traces, t)
 	f.open++
 	return t
