@@ -30,10 +30,11 @@ var methods = map[string]method{
 	"ModelInfer":       {infer.ActionInference, false},
 	"ModelStreamInfer": {infer.ActionInference, false},
 
-	"ModelConfig":     {infer.ActionModelConfig, false},
-	"ModelStatistics": {infer.ActionStatistics, false},
-	"TraceSetting":    {infer.ActionTrace, true},
-	"LogSettings":     {infer.ActionLogging, true},
+	"ModelConfig":       {infer.ActionModelConfig, false},
+	"ModelStatistics":   {infer.ActionStatistics, false},
+	"StreamCoreMetrics": {infer.ActionStatistics, false},
+	"TraceSetting":      {infer.ActionTrace, true},
+	"LogSettings":       {infer.ActionLogging, true},
 
 	"RepositoryIndex":       {infer.ActionModelRepository, false},
 	"RepositoryModelLoad":   {infer.ActionModelRepository, true},
@@ -67,7 +68,7 @@ func Describe(path string, env *infer.Envelope) bool {
 
 func ours(service string) bool {
 	switch service {
-	case "inference.GRPCInferenceService", "grpc.health.v1.Health", "sluice.admin.Admin",
+	case "inference.GRPCInferenceService", "grpc.health.v1.Health", "sluice.admin.Admin", "xds.service.orca.v3.OpenRcaService",
 		"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection":
 		return true
 	}

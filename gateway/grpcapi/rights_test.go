@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	orcav3 "github.com/cncf/xds/go/xds/data/orca/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -40,11 +41,17 @@ func paths(t *testing.T, r *rig) []string {
 	return all
 }
 
+// idle is a Load of nothing.
+type idle struct{}
+
+func (idle) Trailer(string) (key, value string) { return "", "" }
+func (idle) Full() *orcav3.OrcaLoadReport       { return &orcav3.OrcaLoadReport{} }
+
 // TestEveryMethod: each method of the server, whoever registered it, asks the pipeline
 // before anything, once, and says what it is. What all methods are is in
 // testdata/methods.txt, which the end-to-end test of rights reads.
 func TestEveryMethod(t *testing.T) {
-	r := start(t)
+	r := start(t, func(_ *Config, r *rig) { r.load = idle{} })
 	r.pipeline.open = func(context.Context, *infer.Envelope) error {
 		return infer.Refusef(infer.Unauthenticated, infer.ReasonUnauthenticated, "who are you")
 	}

@@ -50,6 +50,7 @@ type rig struct {
 	pipeline *fakePipeline
 	control  *fakeControl
 	bodies   *fakeBodies
+	load     Load // nil: none
 	client   inference.GRPCInferenceServiceClient
 	conn     *grpc.ClientConn
 }
@@ -64,7 +65,7 @@ func start(t *testing.T, options ...option) *rig {
 	for _, o := range options {
 		o(&cfg, r)
 	}
-	server, err := NewServer(t.Context(), cfg, Deps{Pipeline: r.pipeline, Control: r.control, Bodies: r.bodies})
+	server, err := NewServer(t.Context(), cfg, Deps{Pipeline: r.pipeline, Control: r.control, Bodies: r.bodies, Load: r.load})
 	if err != nil {
 		t.Fatal(err)
 	}
