@@ -127,6 +127,10 @@ func (b *builder) accessLog(l *Listener) []*accesslogv3.AccessLog {
 	} {
 		fields[name] = structpb.NewStringValue(format)
 	}
+	if b.t.Services.Picker != nil {
+		fields["picked"] = structpb.NewStringValue("%DYNAMIC_METADATA(" + pickerNamespace + ":gateway)%")
+		fields["picked_why"] = structpb.NewStringValue("%DYNAMIC_METADATA(" + pickerNamespace + ":why)%")
+	}
 	f := &filelogv3.FileAccessLog{Path: orDefault(l.AccessLog, "/dev/stdout"),
 		AccessLogFormat: &filelogv3.FileAccessLog_LogFormat{LogFormat: &corev3.SubstitutionFormatString{
 			OmitEmptyValues: true,
