@@ -181,3 +181,22 @@ input { name: "INPUT0" data_type: TYPE_INT32 dims: -1 } output { name: "OUTPUT0"
     del ask["parameters"]
     _, _, body = open_.ask("/v2/models/kept/infer", json.dumps(ask).encode())
     assert "parameters" not in json.loads(body), "the times of one caller were kept for others"
+
+
+def test_times_of_an_ensemble(start, tmp_path):
+    """The sum of its steps, in the answer's parameters as in its field."""
+    tensors = 'input {{ name: "{}" data_type: TYPE_INT32 dims: -1 }} output {{ name: "{}" data_type: TYPE_INT32 dims: -1 }}\n'
+    step = "backend: \"identity\" max_batch_size: 4\n" + tensors.format("INPUT0", "OUTPUT0") + 'parameters { key: "execute_delay_ms" value { string_value: "20" } }'
+    steps = "".join(f'step {{ model_name: "{m}" model_version: -1 input_map {{ key: "INPUT0" value: "{i}" }} output_map {{ key: "OUTPUT0" value: "{o}" }} }}'
+                    for m, i, o in (("first", "A", "B"), ("second", "B", "C")))
+    both = "platform: \"ensemble\" max_batch_size: 4\n" + tensors.format("A", "C") + "ensemble_scheduling { %s }" % steps
+    for name, config in (("first", step), ("second", step), ("both", both)):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text(config)
+    s = start(repositories=[tmp_path])
+    ask = {"parameters": {"sluice_timings": True}, "inputs": [{"name": "A", "shape": [1, 1], "datatype": "INT32", "data": [1]}]}
+    status, headers, body = s.ask("/v2/models/both/infer", json.dumps(ask).encode(), {"x-sluice-timing": "1"})
+    assert status == 200
+    t, p = timings(headers["server-timing"]), json.loads(body)["parameters"]
+    assert p["sluice_total_us"] >= p["sluice_compute_us"] >= 40000
+    assert abs(float(t["compute"]["dur"]) * 1000 - p["sluice_compute_us"]) < 2

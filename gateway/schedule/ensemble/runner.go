@@ -315,6 +315,9 @@ func (r *runner) serveLocked() error {
 
 // sendLocked sends an answer without the lock.
 func (r *runner) sendLocked(resp *infer.Response) {
+	if r.req.Timings { // they are among its parameters
+		r.record()
+	}
 	r.mu.Unlock()
 	err := r.send(resp)
 	r.mu.Lock()
@@ -332,15 +335,20 @@ func (r *runner) times(ok bool) {
 	if !ok && !r.began {
 		return
 	}
+	r.record()
+	if ok && r.s.deps.Observer != nil {
+		r.s.deps.Observer.Executed(1, r.req.Times.BatchRows, r.spent)
+	}
+}
+
+// record writes the sum so far into the request's times.
+func (r *runner) record() {
 	t := &r.req.Times
 	t.ComputeStart = r.start
 	t.ComputeInputEnd = t.ComputeStart + r.spent.Input
 	t.ComputeOutputStart = t.ComputeInputEnd + r.spent.Infer
 	t.ComputeEnd = t.ComputeOutputStart + r.spent.Output
 	t.BatchRows = max(r.req.Rows, 1)
-	if ok && r.s.deps.Observer != nil {
-		r.s.deps.Observer.Executed(1, t.BatchRows, r.spent)
-	}
 }
 
 // wrap gives an error the names of the ensemble, in the original's words, and of the
