@@ -143,11 +143,13 @@ func faulty() *matchv3.MatchPredicate {
 // healthCheck asks the HTTP port for readiness, for both protocols.
 func (b *builder) healthCheck() *corev3.HealthCheck {
 	every := durationpb.New(b.up.HealthInterval)
-	codec := typev3.CodecClientType_HTTP1
+	codec, alpn := typev3.CodecClientType_HTTP1, "http/1.1"
 	if b.up.HTTP2 {
-		codec = typev3.CodecClientType_HTTP2
+		codec, alpn = typev3.CodecClientType_HTTP2, "h2"
 	}
 	return &corev3.HealthCheck{
+		// gRPC's cluster asks the HTTP port too, whose protocol it is then
+		TlsOptions: &corev3.HealthCheck_TlsOptions{AlpnProtocols: []string{alpn}},
 		Timeout: durationpb.New(max(b.up.HealthInterval, time.Second)), Interval: every,
 		NoTrafficInterval: every, UnhealthyInterval: every, UnhealthyEdgeInterval: every, HealthyEdgeInterval: every,
 		NoTrafficHealthyInterval: every,

@@ -18,6 +18,8 @@ mesh() returns when Envoy sends calls to all gateways. Options:
     delta          True: Envoy speaks the delta protocol
     zone           Envoy's zone
     xds_flags      further flags of `sluice xds`
+    bootstrap      further flags of `sluice xds bootstrap`
+    scheme         "https" when the gateways' HTTP ports speak TLS
     wait           False: do not wait for healthy gateways
 Everything that was started is ended by its process id after the test; when a test fails the ends of all logs are shown.
 Access log lines: m.calls(), dicts. Processes: m.envoy, m.plane (subprocess.Popen), m.gateways[i].
@@ -47,12 +49,12 @@ def missing():
 
 class Mesh:
     def __init__(self, gateways=2, repositories=(harness.DEMO,), flags=(), topology=None, listener=None, inside=False, delta=False,
-                 zone="", xds_flags=(), wait=True):
+                 zone="", xds_flags=(), bootstrap=(), scheme="http", wait=True):
         self.folder = tempfile.TemporaryDirectory(prefix="sluice-mesh-")
         self.path = pathlib.Path(self.folder.name)
         self.gateways, self.plane, self.envoy = [], None, None
         self.repositories, self.flags, self.inside, self.delta, self.zone = repositories, tuple(flags), inside, delta, zone
-        self.xds_flags = tuple(xds_flags)
+        self.xds_flags, self.bootstrap, self.scheme = tuple(xds_flags), tuple(bootstrap), scheme
         self.file = self.path / "topology.yaml"
         self.access = self.path / "access.log"
         self.topology = {"listeners": [{"name": "mesh", "address": "127.0.0.1", "port": 0, "access_log": str(self.access),
@@ -91,7 +93,7 @@ class Mesh:
     def add(self, name=None, flags=(), repositories=None, ready=True, **entry):
         """Starts one more gateway and puts it into the topology, which write() tells the control plane of."""
         name = name or f"gateway-{len(self.gateways)}"
-        server = harness.Server(repositories=repositories or self.repositories, flags=[*self.flags, *flags], ready=ready)
+        server = harness.Server(repositories=repositories or self.repositories, flags=[*self.flags, *flags], ready=ready, scheme=self.scheme)
         server.name = name
         self.gateways.append(server)
         self.topology["gateways"].append({"name": name, "http": server.http, "grpc": server.grpc, **entry})
@@ -122,6 +124,7 @@ class Mesh:
     def start_envoy(self):
         bootstrap = self.path / "bootstrap.yaml"
         command = [str(harness.BINARY), "xds", "bootstrap", f"--xds={self.xds}", "--admin=127.0.0.1:0"]
+        command += self.bootstrap
         command += ["--delta"] if self.delta else []
         command += [f"--zone={self.zone}"] if self.zone else []
         bootstrap.write_bytes(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)

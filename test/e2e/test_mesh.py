@@ -3,7 +3,6 @@ import collections
 import http.client
 import http.server
 import json
-import pathlib
 import shutil
 import signal
 import socket
@@ -242,7 +241,6 @@ def test_certificates_rotate(mesh, tmp_path):
             part.replace(target)
 
     install("first")
-    server = certificate(tmp_path, "gateway", ca)
     m = mesh(gateways=1, listener={"tls": {"cert": str(live[0]), "key": str(live[1])}}, wait=False,
              repositories=[which(tmp_path / "models", 1)])
     m.listening()
@@ -262,7 +260,90 @@ def test_certificates_rotate(mesh, tmp_path):
     kept.request("POST", "/v2/models/which/infer", BODY)
     assert kept.getresponse().status == 200
     kept.close()
-    assert server  # its own TLS is in test_upstream_tls
+
+
+def test_tls_everywhere(mesh, tmp_path):
+    """Callers, gateways and the control plane all show certificates; what Envoy shows gateways is rotated too."""
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not there")
+    ca = authority(tmp_path)
+    gateway, plane, envoy, caller = (certificate(tmp_path, name, ca) for name in ("gateway", "plane", "envoy", "caller"))
+    live = tmp_path / "live.pem", tmp_path / "live.key"
+    for source, target in zip(envoy, live):
+        shutil.copy(source, target)
+    m = mesh(gateways=1, repositories=[which(tmp_path / "models", 1)], scheme="https", wait=False,
+             flags=[f"--http-server-cert={gateway[0]}", f"--http-server-key={gateway[1]}", f"--http-root-cert={ca[0]}", "--http-use-ssl-mutual=true",
+                    "--grpc-use-ssl-mutual=true", f"--grpc-server-cert={gateway[0]}", f"--grpc-server-key={gateway[1]}", f"--grpc-root-cert={ca[0]}"],
+             listener={"tls": {"cert": str(gateway[0]), "key": str(gateway[1]), "client_ca": str(ca[0])}},
+             topology={"upstream": {"tls": {"ca": str(ca[0]), "cert": str(live[0]), "key": str(live[1]), "name": "localhost"}}},
+             xds_flags=[f"--xds-cert={plane[0]}", f"--xds-key={plane[1]}", f"--xds-root-cert={ca[0]}"],
+             bootstrap=[f"--ca={ca[0]}", f"--cert={envoy[0]}", f"--key={envoy[1]}", "--server-name=localhost"])
+    m.listening()
+    m.settled("http/default", 1)
+    m.settled("grpc/default", 1)
+    context = ssl.create_default_context(cafile=str(ca[0]))
+    context.load_cert_chain(*map(str, caller))
+    host, port = m.http.split(":")
+
+    def status():
+        connection = http.client.HTTPSConnection("localhost", int(port), context=context, timeout=20)
+        connection.request("POST", "/v2/models/which/infer", BODY)
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        return answer.status
+
+    assert status() == 200
+    with grpcclient.InferenceServerClient(f"localhost:{port}", ssl=True, root_certificates=str(ca[0]), private_key=str(caller[1]),
+                                          certificate_chain=str(caller[0])) as client:
+        client.infer("which", integers(grpcclient, np.arange(4, dtype=np.int32)))
+    # a caller without a certificate is not let in
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        bare = http.client.HTTPSConnection("localhost", int(port), context=ssl.create_default_context(cafile=str(ca[0])), timeout=20)
+        bare.request("GET", "/v2/health/ready")
+        bare.getresponse()
+    assert {c.get("peer") for c in m.calls(least=1, where=lambda c: c.get("status") == 200)} == {"spiffe://mesh/caller"}
+    # an Envoy without a certificate is told nothing
+    with socket.create_connection(("127.0.0.1", int(m.xds.split(":")[1])), 10) as raw, pytest.raises((ssl.SSLError, ConnectionError)):
+        with ssl.create_default_context(cafile=str(ca[0])).wrap_socket(raw, server_hostname="localhost") as s:
+            s.recv(1)
+    rotated = m.stat("server.total_connections"), certificate(tmp_path, "envoy-2", ca)[0]
+    for source, target in zip((tmp_path / "envoy-2.pem", tmp_path / "envoy-2.key"), live):
+        part = target.with_suffix(".part")
+        shutil.copy(source, part)
+        part.replace(target)
+    serial = subprocess.run(["openssl", "x509", "-in", rotated[1], "-noout", "-serial"], check=True, capture_output=True, text=True)
+    serial = serial.stdout.strip().removeprefix("serial=").lower().lstrip("0")
+    harness.wait_for(lambda: serial in m.admin("/certs").lower(), 10, "the new certificate towards gateways")
+    assert status() == 200
+
+
+def test_zones_and_sockets(mesh, tmp_path):
+    """Calls stay in Envoy's zone while its gateways are healthy; gateways may listen on Unix sockets alone."""
+    repository = which(tmp_path / "models", 1)
+    m = mesh(gateways=[{"zone": "here", "flags": [f"--http-unix-socket={tmp_path}/http", f"--grpc-unix-socket={tmp_path}/grpc"]}, {"zone": "there"}],
+             repositories=[repository], zone="here", wait=False)
+    m.topology["gateways"][0].update(http=f"unix:{tmp_path}/http", grpc=f"unix:{tmp_path}/grpc")
+    m.write()
+    m.listening()
+    for name in ("http", "grpc"):
+        harness.wait_for(lambda: m.hosts(f"{name}/default").get(f"{tmp_path}/{name}") == "healthy", 15, f"the {name} socket")
+        m.settled(f"{name}/default", 2)
+
+    def counts():
+        return [g.get("/v2/models/which/stats")["model_stats"][0]["inference_stats"]["success"]["count"] for g in m.gateways]
+
+    with grpcclient.InferenceServerClient(m.grpc) as client:
+        for _ in range(10):
+            assert m.ask("/v2/models/which/infer", BODY)[0] == 200
+            client.infer("which", integers(grpcclient, np.arange(4, dtype=np.int32)))
+    assert counts() == [20, 0]
+    m.topology["gateways"][0]["draining"] = True
+    m.write()
+    m.settled("http/default", 1)
+    with Load(m, "/v2/models/which/infer", BODY, threads=1) as load:
+        load.wait(20)
+    assert not load.failed and counts()[1] > 0
 
 
 class Faulty(http.server.ThreadingHTTPServer):
