@@ -92,6 +92,10 @@ type Request struct {
 	// Tenant is the scope within which answers may be shared between callers; "": that
 	// of everybody without one.
 	Tenant string
+	// Caller is the name of who wants it, also of a step's request; "": nobody's in
+	// particular. Weight is his in shares of a full queue; 0: 1.
+	Caller string
+	Weight int
 
 	// Envelope is the call that the request came in; nil for what is no client's own, as
 	// a step of an ensemble.

@@ -57,15 +57,16 @@ func (p *Pipeline) Visible(env *infer.Envelope, model string) bool {
 }
 
 // known decides on a request whose body alone named the model, and gives it the
-// caller's scope of shared answers.
+// caller's name, weight and scope of shared answers.
 func (p *Pipeline) known(req *infer.Request) error {
-	if p.guard == nil || req.Envelope == nil {
+	if req.Envelope == nil {
 		return nil
 	}
+	req.Weight = req.Envelope.Weight
 	if who := req.Envelope.Principal; who != nil {
-		req.Tenant = who.Tenant
+		req.Tenant, req.Caller = who.Tenant, who.Name
 	}
-	if req.Envelope.Model != "" {
+	if p.guard == nil || req.Envelope.Model != "" {
 		return nil
 	}
 	return p.guard.Model(req.Envelope, req.Model)

@@ -170,7 +170,7 @@ func (d *Driver) enqueue(it *item) error {
 	if wait := d.cfg.Levels.Policy(it.Level, &d.cfg.Policy).Wait(it.req); wait > 0 {
 		it.Deadline = now + int64(wait)
 	}
-	it.identify()
+	it.Caller, it.Weight = it.req.Caller, it.req.Weight
 	rival, err := d.admitLocked(it)
 	if err != nil {
 		d.mu.Unlock()

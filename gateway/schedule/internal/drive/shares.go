@@ -14,17 +14,6 @@ type Sharer interface {
 
 var _ Sharer = (*queue.Core)(nil)
 
-// identify says whose the item is.
-func (it *item) identify() {
-	it.Caller, it.Weight = "", 0
-	if env := it.req.Envelope; env != nil {
-		it.Weight = env.Weight
-		if env.Principal != nil {
-			it.Caller = env.Principal.Name
-		}
-	}
-}
-
 // yields is the item that gives way to one for which there is no room; nil: none does.
 func (d *Driver) yields(it *item) *item {
 	if s, ok := d.core.(Sharer); ok {

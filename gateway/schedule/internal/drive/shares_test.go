@@ -14,7 +14,7 @@ import (
 // by is a request of a caller.
 func by(who, id string) *infer.Request {
 	r := request(id, 1)
-	r.Envelope = &infer.Envelope{Principal: &infer.Principal{Name: who}}
+	r.Caller = who
 	return r
 }
 
