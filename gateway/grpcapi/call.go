@@ -148,6 +148,7 @@ func (s *Service) ended(c *Call, err error) {
 // serve is the way of one inference: open, receive, infer, encode.
 func (s *Service) serve(ctx context.Context, c *Call, receive func() error) error {
 	c.envelope.Method = "ModelInfer"
+	c.Request.Envelope = &c.envelope
 	ctx, err := s.open(ctx, &c.envelope, infer.ActionInference, "", "")
 	if err != nil {
 		return err

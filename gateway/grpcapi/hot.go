@@ -29,8 +29,9 @@ func (m hotInfer) Begin(ctx context.Context) (h2.Call, error) {
 	h.stream, _ = h2.FromContext(ctx)
 	var err error
 	h.envelope.Method = "ModelInfer"
+	h.Request.Envelope = &h.envelope // the log of a refusal names its caller too
 	if h.ctx, err = m.s.open(ctx, &h.envelope, infer.ActionInference, "", ""); err != nil {
-		err = m.s.failed(ctx, "ModelInfer", nil, err)
+		err = m.s.failed(ctx, "ModelInfer", &h.Request, err)
 		m.s.ended(&h.Call, err)
 		return nil, err
 	}

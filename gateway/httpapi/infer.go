@@ -110,13 +110,14 @@ func (x *exchange) open(rt route) (context.Context, error) {
 	m.req.Times.RequestStart = infer.Now()
 	m.req.Model, m.req.Version = rt.model, rt.version
 	a.envelope(&m.env, call, rt)
+	m.req.Envelope = &m.env // the log of a refusal names its caller too
 	x.header, m.env.Header = call.Header, x.get
 	ctx, err := a.pipeline.Open(x.ctx, &m.env)
 	m.env.Header = nil // valid during Open only
 	if err != nil {
 		return nil, err
 	}
-	m.req.Envelope, m.req.TraceSend = &m.env, true
+	m.req.TraceSend = true
 	if err := x.decode(ctx, call); err != nil {
 		a.pipeline.Refused(ctx, &m.req, err)
 		return nil, err
