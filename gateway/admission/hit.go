@@ -29,9 +29,6 @@ type Verdict struct {
 	Reason infer.Reason  // "" where it is not over
 }
 
-// Waits is pipeline.Patient: limits that are shared may be waited for.
-func (l *Limits) Waits() bool { return l.table.link != nil }
-
 // Hit counts a call for Envoy: it spends of the rules with `at: envoy`, and looks
 // whether anything is left of the others, which the gateway will spend of. What is held
 // is not looked at, since the call may end before it comes here.
