@@ -1,10 +1,12 @@
 package picker
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,8 +23,6 @@ type Config struct {
 	Rules Rules
 	// Interval is how often gateways are asked for their load; default 100 ms.
 	Interval time.Duration
-	// Verbose logs every pick, as a debug message.
-	Verbose bool
 	// Dial makes a connection to the gRPC port of a gateway; it is closed by the Server.
 	// nil: plain text, or TLS as the topology's upstream says.
 	Dial func(address string) (*grpc.ClientConn, error)
@@ -35,11 +35,10 @@ type Deps struct{ Log *slog.Logger }
 type Server struct {
 	procv3.UnimplementedExternalProcessorServer
 
-	cfg     Config
-	log     *slog.Logger
-	begun   time.Time
-	verbose bool // every pick goes to the log
-	news    chan struct{}
+	cfg   Config
+	log   *slog.Logger
+	begun time.Time
+	news  chan struct{}
 
 	mu       sync.Mutex
 	state    *State                 // mu
@@ -54,7 +53,7 @@ func New(cfg Config, deps Deps) *Server {
 	if cfg.Interval <= 0 {
 		cfg.Interval = 100 * time.Millisecond
 	}
-	return &Server{cfg: cfg, log: deps.Log, verbose: cfg.Verbose, begun: time.Now(), news: make(chan struct{}, 1), state: NewState(cfg.Rules),
+	return &Server{cfg: cfg, log: deps.Log, begun: time.Now(), news: make(chan struct{}, 1), state: NewState(cfg.Rules),
 		places: map[string]xds.Gateway{}, counts: map[Why]uint64{}}
 }
 
@@ -67,7 +66,7 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 // it without any, so that none is asked for its load. t is only read.
 func (s *Server) Set(t *xds.Topology) {
 	s.mu.Lock()
-	names, draining := make([]string, 0, len(t.Gateways)), map[string]bool{}
+	members := make([]Member, 0, len(t.Gateways))
 	s.topology, s.routes = t, t.Routes
 	clear(s.places)
 	var gateways []xds.Gateway
@@ -75,11 +74,10 @@ func (s *Server) Set(t *xds.Topology) {
 		gateways = t.Gateways
 	}
 	for _, g := range gateways {
-		names = append(names, g.Name)
 		s.places[g.Name] = g
-		draining[g.Name] = g.Draining
+		members = append(members, Member{Name: g.Name, Group: groupOf(g.Group), Draining: g.Draining})
 	}
-	s.state.Set(names, draining)
+	s.state.Set(members)
 	s.mu.Unlock()
 	select {
 	case s.news <- struct{}{}:
@@ -162,14 +160,18 @@ func (s *Server) wantsBody(h *head, c *Call) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	model, version := s.meantLocked(c.Model, c.Version)
-	sequence, cached := s.state.traits(model, version)
-	return sequence && !h.flagged || cached && !sequence && !h.keyed
+	for _, t := range s.meantLocked(c.Model, c.Version) {
+		sequence, cached := s.state.traits(t.Model, t.Version)
+		if sequence && !h.flagged || cached && !sequence && !h.keyed {
+			return true
+		}
+	}
+	return false
 }
 
-// meantLocked is the model that answers calls for another name: of a route's targets the
-// one with the most weight.
-func (s *Server) meantLocked(model, version string) (string, string) {
+// meantLocked are those who may answer a call: the targets of its route, the one with
+// the most weight first and one for each group; without a route, the model itself.
+func (s *Server) meantLocked(model, version string) []xds.Target {
 	var route *xds.Route
 	for i := range s.routes {
 		r := &s.routes[i]
@@ -178,42 +180,49 @@ func (s *Server) meantLocked(model, version string) (string, string) {
 		}
 	}
 	if route == nil || len(route.Targets) == 0 {
-		return model, version
+		return []xds.Target{{Model: model, Version: version, Group: groupOf("")}}
 	}
-	best := route.Targets[0]
-	for _, t := range route.Targets[1:] {
-		if t.Weight > best.Weight {
-			best = t
+	targets := slices.Clone(route.Targets)
+	slices.SortStableFunc(targets, func(a, b xds.Target) int { return cmp.Compare(b.Weight, a.Weight) })
+	var out []xds.Target
+	for _, t := range targets {
+		t.Model, t.Version, t.Group = cmp.Or(t.Model, model), cmp.Or(t.Version, version), groupOf(t.Group)
+		same := func(o xds.Target) bool { return o.Group == t.Group }
+		if (t.Weight > 0 || len(targets) == 1) && !slices.ContainsFunc(out, same) {
+			out = append(out, t)
 		}
 	}
-	if best.Model != "" {
-		model = best.Model
-	}
-	if best.Version != "" {
-		version = best.Version
-	}
-	return model, version
+	return out
 }
 
-// answer decides and words it for Envoy.
+func groupOf(name string) string { return cmp.Or(name, xds.DefaultGroup) }
+
+// answer decides and words it for Envoy. Which of a route's groups answers, Envoy decides
+// behind this: it is told one gateway of each.
 func (s *Server) answer(h *head, c *Call, body bool) *procv3.ProcessingResponse {
 	said := *c
-	var address string
+	var first Pick
+	var addresses []string
 	s.mu.Lock()
-	c.Model, c.Version = s.meantLocked(c.Model, c.Version)
-	pick := s.state.Pick(s.now(), c, rand.Uint64())
-	s.counts[pick.Why]++
-	if g, ok := s.places[pick.Gateway]; ok {
-		address = addressOf(&g, h.grpc)
+	for i, t := range s.meantLocked(c.Model, c.Version) {
+		c.Model, c.Version, c.Group = t.Model, t.Version, t.Group
+		pick := s.state.Pick(s.now(), c, rand.Uint64())
+		if i == 0 {
+			first = pick
+			s.counts[pick.Why]++
+		}
+		if g, ok := s.places[pick.Gateway]; ok {
+			addresses = append(addresses, addressOf(&g, h.grpc))
+		}
+		if c.Sequence != "" {
+			break
+		}
 	}
 	s.mu.Unlock()
-	if s.verbose {
-		s.log.Debug("endpoint picked", "model", c.Model, "version", c.Version, "sequence", c.Sequence, "gateway", pick.Gateway, "why", string(pick.Why))
+	if first.Lost {
+		return refusal(h, c, first)
 	}
-	if pick.Lost {
-		return refusal(h, c, pick)
-	}
-	return chosen(&said, pick, address, body, h)
+	return chosen(&said, first, strings.Join(addresses, ","), body, h)
 }
 
 // addressOf is where Envoy calls a gateway, as its endpoints have it.

@@ -81,7 +81,7 @@ func report(t *testing.T) *reporter {
 	return r
 }
 
-// fixture is a picker over three reporters, and a client as Envoy is one.
+// fixture is a picker over four reporters, and a client as Envoy is one.
 type fixture struct {
 	t        *testing.T
 	server   *Server
@@ -92,11 +92,15 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	f := &fixture{t: t, server: New(Config{Interval: 5 * time.Millisecond}, Deps{Log: slog.New(slog.DiscardHandler)})}
 	top := &xds.Topology{Services: xds.Services{Picker: &xds.Service{}}, Routes: []xds.Route{
-		{Model: "alias", Targets: []xds.Target{{Model: "third", Weight: 1}, {Model: "plain", Weight: 9}}}}}
-	for i := range 3 {
+		{Model: "alias", Targets: []xds.Target{{Model: "third", Weight: 1}, {Model: "plain", Weight: 9}}},
+		{Model: "canary", Targets: []xds.Target{{Model: "plain", Weight: 1, Group: "new"}, {Model: "plain", Weight: 9}}}}}
+	for i := range 4 {
 		r := report(t)
 		f.gateways = append(f.gateways, r)
 		top.Gateways = append(top.Gateways, xds.Gateway{Name: "g" + strconv.Itoa(i), GRPC: r.address, HTTP: "127.0.0.1:" + strconv.Itoa(i+1)})
+		if i == 3 { // takes canaries alone, and has nothing to do
+			top.Gateways[i].Group = "new"
+		}
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -130,7 +134,7 @@ func newFixture(t *testing.T) *fixture {
 		s.Stop()
 		all.Wait()
 	})
-	f.wait("all report", func() bool { return f.known() == 3 })
+	f.wait("all report", func() bool { return f.known() == 4 })
 	return f
 }
 
@@ -226,7 +230,7 @@ func headerOf(r *procv3.CommonResponse, key string) string {
 func TestCalls(t *testing.T) {
 	f := newFixture(t)
 	for i, g := range f.gateways {
-		if i != 1 { // so that 1 is the choice by load
+		if i != 1 && i != 3 { // so that 1 is the choice by load
 			g.set(orca.Key(orca.Inflight, "plain", "1"), 50)
 		}
 	}
@@ -234,7 +238,7 @@ func TestCalls(t *testing.T) {
 		f.server.mu.Lock()
 		defer f.server.mu.Unlock()
 		for i, g := range f.server.state.gateways {
-			if m := g.load.Models["plain"]["1"]; m == nil || i != 1 && m.Inflight != 50 {
+			if m := g.load.Models["plain"]["1"]; m == nil || i != 1 && i != 3 && m.Inflight != 50 {
 				return false
 			}
 		}
@@ -254,6 +258,7 @@ func TestCalls(t *testing.T) {
 		{"of a version", "{}", []string{":path", "/v2/models/plain/versions/1/infer"}, httpAt, WhyLoad, false},
 		{"of one that is not there", "{}", []string{":path", "/v2/models/plain/versions/2/infer"}, "", WhyNoModel, false},
 		{"an alias", "{}", []string{":path", "/v2/models/alias/infer"}, httpAt, WhyLoad, false},
+		{"a canary", "{}", []string{":path", "/v2/models/canary/infer"}, httpAt + ",127.0.0.1:4", WhyLoad, false},
 		{"metadata", "", []string{":path", "/v2/models/plain"}, httpAt, WhyLoad, false},
 		{"no model", "", []string{":path", "/v2/health/ready", xds.DestinationHeader, "10.0.0.1:1"}, "", WhyUnnamed, false},
 		{"unknown", "{}", []string{":path", "/v2/models/unknown/infer"}, "", WhyNoModel, false},
@@ -309,7 +314,7 @@ func TestOwnerDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.gateways[port-1].server.Stop()
-	f.wait("one is gone", func() bool { return f.known() == 2 })
+	f.wait("one is gone", func() bool { return f.known() == 3 })
 
 	answer, _ = f.call([]byte(next), path...)
 	r := answer.GetImmediateResponse()

@@ -41,6 +41,7 @@ func (r Rules) filled() Rules {
 // Call is what is known of a call.
 type Call struct {
 	Model, Version string // Version "": any
+	Group          string // of the gateways that answer it
 	// Sequence is the correlation ID, "" for none. Start and End are its flags, Bare says
 	// that they could not be read: then the first call of a sequence is its start.
 	Sequence         string
@@ -79,6 +80,7 @@ type Pick struct {
 // gateway is one gateway as the State knows it.
 type gateway struct {
 	name     string
+	group    string
 	draining bool // takes nothing new
 	dead     bool // its reports ended and it can't be reached
 	reported bool
@@ -114,18 +116,25 @@ func NewState(rules Rules) *State {
 	return &State{rules: rules, table: newTable(rules)}
 }
 
-// Set says which gateways there are; of them, draining ones take nothing new. One that
-// is not named any more is dead, with its sequences.
-func (s *State) Set(names []string, draining map[string]bool) {
+// Member is a gateway that there is.
+type Member struct {
+	Name, Group string
+	Draining    bool // takes nothing new
+}
+
+// Set says which gateways there are. One that is not among them any more is dead, with
+// its sequences.
+func (s *State) Set(members []Member) {
 	var next []*gateway
-	for _, name := range slices.Sorted(slices.Values(names)) {
-		g := s.find(name)
+	for _, m := range members {
+		g := s.find(m.Name)
 		if g == nil {
-			g = &gateway{name: name, sent: map[sentTo]float64{}, owned: map[*sequence]bool{}}
+			g = &gateway{name: m.Name, sent: map[sentTo]float64{}, owned: map[*sequence]bool{}}
 		}
-		g.draining = draining[name]
+		g.group, g.draining = m.Group, m.Draining
 		next = append(next, g)
 	}
+	slices.SortFunc(next, func(a, b *gateway) int { return strings.Compare(a.name, b.name) })
 	for _, g := range s.gateways {
 		if !slices.Contains(next, g) {
 			g.die()
@@ -270,7 +279,7 @@ func (s *State) candidates(now time.Duration, c *Call) Why {
 	s.eligible = s.eligible[:0]
 	why := WhyNobody
 	for _, g := range s.gateways {
-		if g.dead || !g.reported || now-g.at > s.rules.Fresh {
+		if g.dead || !g.reported || now-g.at > s.rules.Fresh || g.group != c.Group {
 			continue
 		}
 		if why == WhyNobody {

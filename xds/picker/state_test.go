@@ -15,7 +15,7 @@ import (
 
 var update = transcript.Flag()
 
-// Transcripts: `set NAME…` (a leading ~ is draining), `report NAME LIFE MODEL/VERSION
+// Transcripts: `set NAME…` (a leading ~ is draining, NAME@GROUP one of a group), `report NAME LIFE MODEL/VERSION
 // key=value…` (several models by further names), `gone NAME`, `at MS`, and `pick
 // model=… seq=… start end bare key=…`, whose decision is written under it.
 func TestTranscripts(t *testing.T) {
@@ -26,14 +26,13 @@ func TestTranscripts(t *testing.T) {
 		return transcript.Replay(t, text, &out, func(verb string, args []string) error {
 			switch verb {
 			case "set":
-				var names []string
-				draining := map[string]bool{}
+				var members []Member
 				for _, a := range args {
-					name, d := strings.CutPrefix(a, "~")
-					names = append(names, name)
-					draining[name] = d
+					name, draining := strings.CutPrefix(a, "~")
+					name, group, _ := strings.Cut(name, "@")
+					members = append(members, Member{name, group, draining})
 				}
-				s.Set(names, draining)
+				s.Set(members)
 			case "at":
 				ms, err := strconv.Atoi(args[0])
 				if err != nil {
@@ -126,6 +125,8 @@ func parseCall(args []string) (Call, error) {
 			c.Start = true
 		case "end":
 			c.End = true
+		case "group":
+			c.Group = value
 		case "bare":
 			c.Bare = true
 		case "key":
@@ -186,15 +187,13 @@ func newWorld(t *testing.T, r *rand.Rand) *world {
 }
 
 func (w *world) set() {
-	var names []string
-	draining := map[string]bool{}
+	var members []Member
 	for _, g := range w.gateways {
 		if g.in {
-			names = append(names, g.name)
-			draining[g.name] = g.draining
+			members = append(members, Member{Name: g.name, Draining: g.draining})
 		}
 	}
-	w.s.Set(names, draining)
+	w.s.Set(members)
 }
 
 func (w *world) report(g *model) {
@@ -276,7 +275,7 @@ func (w *world) call(id string) {
 // though reports come seldom.
 func TestSharesFollowSpeed(t *testing.T) {
 	s := NewState(Rules{})
-	s.Set([]string{"fast", "slow"}, nil)
+	s.Set([]Member{{Name: "slow"}, {Name: "fast"}})
 	service := map[string]float64{"fast": .010, "slow": .040}
 	left := map[string]float64{} // seconds of work
 	count := map[string]int{}
@@ -314,7 +313,7 @@ func TestPickersAgree(t *testing.T) {
 		if i == 1 {
 			names = []string{"c", "b", "a"}
 		}
-		s.Set(names, nil)
+		s.Set(members(names))
 		for _, name := range names {
 			s.Report(0, name, orca.Gateway{Started: 1, Ready: true, Models: map[string]map[string]*orca.Model{
 				"m": {"1": {Instances: 4, Service: .01, Sequence: true, Cache: true}}}})
@@ -343,13 +342,21 @@ func TestPickersAgree(t *testing.T) {
 	}
 }
 
+func members(names []string) []Member {
+	var out []Member
+	for _, name := range names {
+		out = append(out, Member{Name: name})
+	}
+	return out
+}
+
 func BenchmarkPick(b *testing.B) {
 	s := NewState(Rules{})
 	var names []string
 	for i := range 10 {
 		names = append(names, "gateway-"+strconv.Itoa(i))
 	}
-	s.Set(names, nil)
+	s.Set(members(names))
 	for _, name := range names {
 		s.Report(0, name, orca.Gateway{Started: 1, Ready: true, Models: map[string]map[string]*orca.Model{"m": {"1": {Instances: 2, Service: .01}}}})
 	}
