@@ -87,7 +87,7 @@ def test_rolling_restart(mesh, load, report, tmp_path):
 
 def test_gateway_killed(mesh, load, report, tmp_path):
     """kill -9: what it had in flight fails at most, Envoy sends the rest elsewhere, and it is back when it is back."""
-    m = mesh(gateways=3, repositories=[faults.repository(tmp_path / "models")])
+    m = mesh(gateways=3, repositories=[faults.repository(tmp_path / "models")], topology={"upstream": {"ejection": "1s"}})
     running = load(m.http)
     more(m, 1000)
     old = m.gateways[0]
