@@ -1,8 +1,8 @@
 // Package workers is the worker process: it owns a device, loads model versions with
 // the backends it was given, and executes batches on their instances.
 //
-// A gateway speaks to it by the service of proto/worker, over an inherited socket or
-// over TCP with mutual TLS. A gateway of the same host shares memory with it too:
+// A gateway speaks to it by the service of proto/worker, over an inherited socket, a
+// named one, or over TCP with mutual TLS. One of the same host shares memory with it too:
 // batches then arrive in a mailbox for each instance and results leave through the
 // completion ring (package workers/shm); everybody else uses the Execute stream. What
 // lies between the two and a backend is one execution, which fits backend.Batch.

@@ -4,7 +4,9 @@
 //
 // A local worker is a child process with five inherited descriptors: 3 is its end of a
 // socket pair that gRPC runs on, 4 the request arena, 5 its response arena, 6 and 7 its
-// lane and the lane's bell. No name exists in any file system. The end of the socket, or of the process,
+// lane and the lane's bell. No name exists in any file system. A worker that somebody
+// else started, in another container say, and that listens on a Unix socket is sent 4 to
+// 7 over that socket, and differs in nothing else. The end of the socket, or of the process,
 // is the worker's death: what it had in flight fails with infer.ErrWorkerLost, another
 // one is started with back-off, and loads what was loaded. A gateway's death closes
 // the socket too, so that its workers end by themselves.
