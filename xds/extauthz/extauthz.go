@@ -72,7 +72,7 @@ func (s *Server) Check(ctx context.Context, req *authv3.CheckRequest) (*authv3.C
 	attributes := req.GetAttributes()
 	call := attributes.GetRequest().GetHttp()
 	headers := call.GetHeaders()
-	env := &infer.Envelope{Header: func(name string) string { return headers[strings.ToLower(name)] }, BodySize: call.GetSize(),
+	env := &infer.Envelope{Header: shown(headers), BodySize: call.GetSize(),
 		RequestID: headers["x-request-id"]}
 	source(env, attributes.GetSource())
 	path, _, _ := strings.Cut(call.GetPath(), "?")
@@ -98,6 +98,18 @@ func (s *Server) Check(ctx context.Context, req *authv3.CheckRequest) (*authv3.C
 		return s.denied(infer.Errorf(infer.Internal, "the caller's name can't be proved"), overGRPC), nil
 	}
 	return allowed(who, proof), nil
+}
+
+// shown are a call's headers without those by which proxies vouch for others: who sent
+// the call is the client of the Envoy that asks, whatever its address.
+func shown(headers map[string]string) func(name string) string {
+	return func(name string) string {
+		switch name = strings.ToLower(name); name {
+		case ProofHeader, PrincipalHeader, "x-forwarded-client-cert":
+			return ""
+		}
+		return headers[name]
+	}
 }
 
 // source tells where a call came from, as Envoy saw it.
