@@ -245,6 +245,20 @@ def test_models_and_answers_are_found(mesh, tmp_path):
     assert sum(counts) <= 2 * 20 + 4 and sum(n > 0 for n in counts) >= 2, counts
 
 
+def test_canary_is_picked_for(mesh, tmp_path):
+    """A route shares calls out between two groups; in each of them the picker chooses."""
+    gateways = [{"repositories": [model(tmp_path / str(i), "skewed", delay)], "group": group}
+                for i, (delay, group) in enumerate(((5, "default"), (60, "default"), (5, "new"), (60, "new")))]
+    m = mesh(gateways=gateways, topology={"services": {"picker": {}}, "upstream": {"balance": "round_robin", "health_interval": "200ms"}, "routes": [
+        {"model": "skewed", "targets": [{"weight": 60}, {"weight": 40, "group": "new"}]}]})
+    reported(m)
+    for over in ("http", "grpc"):
+        counts, faults, _ = drive(m, "skewed", 1.5, over=over)
+        total = sum(counts)
+        assert not faults and counts[1] + counts[3] < 0.15 * total, (over, counts, faults[:3])
+        assert 0.25 * total < counts[2] < 0.55 * total, (over, counts)
+
+
 def test_hash_of_a_header(mesh, tmp_path):
     """Without a picker calls of one x-sluice-sequence stay together by Envoy's ring."""
     folder = model(tmp_path, "plain")
