@@ -150,7 +150,7 @@ func (b *builder) healthCheck() *corev3.HealthCheck {
 	return &corev3.HealthCheck{
 		// gRPC's cluster asks the HTTP port too, whose protocol it is then
 		TlsOptions: &corev3.HealthCheck_TlsOptions{AlpnProtocols: []string{alpn}},
-		Timeout: durationpb.New(max(b.up.HealthInterval, time.Second)), Interval: every,
+		Timeout:    durationpb.New(max(b.up.HealthInterval, time.Second)), Interval: every,
 		NoTrafficInterval: every, UnhealthyInterval: every, UnhealthyEdgeInterval: every, HealthyEdgeInterval: every,
 		NoTrafficHealthyInterval: every,
 		UnhealthyThreshold:       wrapperspb.UInt32(2), HealthyThreshold: wrapperspb.UInt32(1),
