@@ -46,6 +46,7 @@ type options struct {
 	portFile     string
 	help         bool
 	limits       limitFlags
+	identity     identityOptions
 }
 
 // Run does what args, those after `sluice xds`, say.
@@ -94,13 +95,18 @@ func flags() (*options, *pflag.FlagSet) {
 	fs.DurationVar(&o.batch, "batch", d.Batch, "how long a change waits for others")
 	fs.DurationVar(&o.grace, "grace", d.Grace, "how long what nothing refers to any more stays")
 	o.limits.add(fs)
+	o.identity.add(fs)
 	fs.StringVar(&o.portFile, "port-file", "", "write the port listened on to this file, as JSON")
 	return o, fs
 }
 
 func (o *options) run(ctx context.Context, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
-	return o.limits.serve(ctx, log, func(register []func(grpc.ServiceRegistrar)) error { return o.plane(ctx, log, register) })
+	return o.limits.serve(ctx, log, func(limits []func(grpc.ServiceRegistrar)) error {
+		return o.identity.serve(ctx, log, func(authz []func(grpc.ServiceRegistrar)) error {
+			return o.plane(ctx, log, append(limits, authz...))
+		})
+	})
 }
 
 // plane runs the control plane with further services.
