@@ -95,7 +95,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	defer tick.Stop()
 	resolver := newResolver(f.cfg.Timeout)
 	var told *xds.Topology
-	fault := ""
+	fault, refused := "", ""
 	for first := true; ; first = false {
 		changed, err := f.files.read()
 		if err == nil {
@@ -115,10 +115,11 @@ func (f *Fleet) Run(ctx context.Context) error {
 		f.follow(ctx, &watching, members, &t)
 		f.fill(&t)
 		if changed || first || told == nil || !same(told, &t) {
-			if err := f.deps.Server.Set(&t, maps.Clone(f.files.secrets)); err != nil {
+			if err := f.deps.Server.Set(&t, maps.Clone(f.files.secrets)); err == nil {
+				told, refused = &t, ""
+			} else if told = nil; err.Error() != refused {
+				refused = err.Error()
 				f.deps.Log.Error("control plane: the topology is refused", "error", err)
-			} else {
-				told = &t
 			}
 		}
 		select {

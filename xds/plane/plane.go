@@ -96,6 +96,9 @@ func New(cfg Config, deps Deps) (*Plane, error) {
 
 // Set is fleet.Server.
 func (p *Plane) Set(t *xds.Topology, secrets xds.Secrets) error {
+	if err := p.serves(&t.Services); err != nil {
+		return err
+	}
 	if err := p.server.Set(t, secrets); err != nil {
 		return err
 	}
@@ -104,6 +107,22 @@ func (p *Plane) Set(t *xds.Topology, secrets xds.Secrets) error {
 	}
 	p.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	return nil
+}
+
+// serves says which services Envoy would ask here in vain; every call would fail then.
+func (p *Plane) serves(s *xds.Services) error {
+	have := p.grpc.GetServiceInfo()
+	var errs []error
+	for _, want := range []struct {
+		field, service string
+		of             *xds.Service
+	}{{"authz", "envoy.service.auth.v3.Authorization", s.Authz}, {"rate_limit", "envoy.service.ratelimit.v3.RateLimitService", s.RateLimit},
+		{"picker", "envoy.service.ext_proc.v3.ExternalProcessor", s.Picker}} {
+		if _, ok := have[want.service]; want.of != nil && want.of.Address == "" && !ok {
+			errs = append(errs, fmt.Errorf("services: %s has no address, and this control plane does not answer it", want.field))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Held are the routes that wait; see xds.Server.

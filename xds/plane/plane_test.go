@@ -109,3 +109,27 @@ func TestExposed(t *testing.T) {
 		}
 	}
 }
+
+// TestServicesThatAreNotHere refuses a topology by which Envoy would ask this control
+// plane for what it has not.
+func TestServicesThatAreNotHere(t *testing.T) {
+	p, err := New(Config{Rollout: xds.DefaultRollout(), Fleet: fleet.Config{Interval: time.Second, Timeout: time.Second}}, Deps{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.grpc.Stop()
+	for _, c := range []struct {
+		name     string
+		services xds.Services
+		ok       bool
+	}{
+		{"none", xds.Services{}, true},
+		{"elsewhere", xds.Services{Authz: &xds.Service{Address: "127.0.0.1:1"}}, true},
+		{"here", xds.Services{Authz: &xds.Service{}}, false},
+		{"limits", xds.Services{RateLimit: &xds.Service{}}, false},
+	} {
+		if err := p.Set(&xds.Topology{Services: c.services}, nil); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
