@@ -253,6 +253,16 @@ def test_alert_expressions(stack):
     harness.wait_for(lambda: "SluiceCertificateExpires" in {a["labels"]["alertname"] for a in p.api("alerts")["alerts"]}, 10, "an alert on a certificate of two days")
 
 
+def test_what_kubernetes_scales_by(stack):
+    """The rule of prometheus-adapter, with this Prometheus's label in the place of those that Kubernetes adds."""
+    rules = yaml.safe_load((harness.ROOT / "deploy/kubernetes/monitoring/queue-time.yaml").read_text())["rules"]["custom"]
+    for rule in rules:
+        expression = rule["metricsQuery"].replace("<<.LabelMatchers>>", "").replace("<<.GroupBy>>", "instance")
+        check(stack.prometheus, stack.prometheus.names(), rule["name"]["as"], expression)
+        assert stack.prometheus.query(expression), expression
+        assert rule["seriesQuery"].split("{")[0] in stack.prometheus.names()
+
+
 def test_figures_of_this_traffic(stack):
     p = stack.prometheus
     assert p.value('sluice_limit_refusals_total{rule="few"}') >= 4
