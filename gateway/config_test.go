@@ -40,9 +40,38 @@ func TestAllFaultsOfAConfigAtOnce(t *testing.T) {
 	}
 }
 
+func TestWorkersOfOthers(t *testing.T) {
+	for _, row := range []struct {
+		local  bool
+		remote []string
+		want   string // in the fault; "": none
+	}{
+		{false, nil, "--local-workers=false needs a --worker"},
+		{false, []string{"unix:/run/worker"}, ""},
+		{true, []string{"unix:/run/worker", "unix:/run/other"}, ""},
+		{false, []string{"unix:/run/worker", "h:1"}, "--worker-cert"},
+	} {
+		c := DefaultConfig()
+		c.Repository.Paths = []string{"/m"}
+		c.Workers.Local, c.Workers.Remote = row.local, row.remote
+		err := c.Validate()
+		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%+v: got %v", row, err)
+		}
+		if row.want != "" {
+			continue
+		}
+		c.Workers.Binary = "/bin/true"
+		conf, err := workersConfig(&c)
+		if err != nil || (len(conf.Local) > 0) != row.local || len(conf.Remote) != len(row.remote) || conf.Remote[0].Address != row.remote[0] {
+			t.Errorf("%+v: %+v, %v", row, conf, err)
+		}
+	}
+}
+
 func TestRemoteWorkersWithoutTLS(t *testing.T) {
 	w := WorkersConfig{Insecure: true}
-	for address, ok := range map[string]bool{"127.0.0.1:1": true, "[::1]:1": true, "localhost:1": true, "10.1.2.3:1": false, "host:1": false, "127.0.0.1": false} {
+	for address, ok := range map[string]bool{"127.0.0.1:1": true, "[::1]:1": true, "unix:/w": true, "localhost:1": true, "10.1.2.3:1": false, "host:1": false, "127.0.0.1": false} {
 		if _, err := w.remoteTLS(address); (err == nil) != ok {
 			t.Errorf("%s: got %v, want success %v", address, err, ok)
 		}

@@ -229,9 +229,13 @@ def get(url):
         return json.load(r)
 
 
-def metric(address, name):
+def text(address):
     with urllib.request.urlopen(f"http://{address}:8002/metrics", timeout=5) as r:
-        return sum(float(l.rsplit(" ", 1)[1]) for l in r.read().decode().splitlines() if l.startswith(name + "{"))
+        return r.read().decode()
+
+
+def metric(address, name):
+    return sum(float(l.rsplit(" ", 1)[1]) for l in text(address).splitlines() if l.startswith(name + "{"))
 
 
 def main(models):
@@ -246,6 +250,9 @@ def main(models):
         harness.wait_for(lambda: served() == 2, 20, "Envoy sends calls to both gateways")
         out["right"] = infer(40)
         out["each"] = [metric(g.address, "nv_inference_request_success") for g in gateways]
+        logged = lambda: sum(l.startswith("{") and '"simple"' in l for g in gateways for l in g.text().splitlines())  # noqa: E731
+        harness.wait_for(lambda: logged() >= 80, 10, Late(lambda: f"80 lines of access logs, there are {logged()}"))
+        out["limits"] = ["sluice_limit_redis_up 1" in text(g.address) for g in gateways]
         out["lane"] = ["local_lane=true" in g.text() for g in gateways]
         if "jaeger" in services:
             wanted = {"envoy", "sluice"}

@@ -43,6 +43,7 @@ def test_compose(built, tmp_path):
     print(out)
     assert out["right"] == 80 and out["right_after_restart"] == 40
     assert sum(out["each"]) == 80 and min(out["each"]) > 0, "both gateways answer"
+    assert out["limits"] == [True, True]
     assert out["lane"] == [True, True], "both share memory with the one worker"
     assert out["stopped"] == {"envoy": 0, "gateway-1": 0, "gateway-2": 0, "worker": 0, "control": 0}
     if "prometheus" not in out["left_out"]:
