@@ -64,7 +64,7 @@ def test_stop_is_long_enough():
     """SIGKILL comes after what a drain may take: grace, --exit-timeout-secs, last answers, unloading, spans."""
     s = compose()["services"]["gateway-1"]
     timeout = next(int(a.split("=")[1]) for a in s["command"] if a.startswith("--exit-timeout-secs="))
-    assert seconds(s["stop_grace_period"]) >= 1 + timeout + 1 + 10
+    assert seconds(s["stop_grace_period"]) >= 1 + timeout + 1 + 10 + 5
     assert seconds(compose()["services"]["worker"]["stop_grace_period"]) >= 30, "sluice-worker --exit-timeout"
 
 

@@ -178,7 +178,7 @@ def test_a_roll_fails_no_call(form):
             assert byname["worker"][1], "the worker is a sidecar, which ends last"
             pause = gateway["lifecycle"]["preStop"]["sleep"]["seconds"]
             timeout = next(int(a.split("=")[1]) for a in gateway["args"] if a.startswith("--exit-timeout-secs="))
-            assert pod["terminationGracePeriodSeconds"] >= pause + 1 + timeout + 1 + 10, "grace, drain, last answers, unloading"
+            assert pod["terminationGracePeriodSeconds"] >= pause + 1 + timeout + 1 + 10 + 5, "grace, drain, last answers, unloading, last spans"
             period = gateway["readinessProbe"]["periodSeconds"] * gateway["readinessProbe"]["failureThreshold"]
             assert pause >= period
         if "envoy" in byname:

@@ -37,7 +37,8 @@ def test_compose(built, tmp_path):
     for p in [models, *models.parents][:-2]:
         p.chmod(p.stat().st_mode | 0o055)
     done = subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable,
-                           str(pathlib.Path(__file__).parent / "stack.py"), str(models)], capture_output=True, text=True, timeout=170)
+                           str(pathlib.Path(__file__).parent / "stack.py"), str(models)], capture_output=True, text=True, timeout=170,
+                          env={**os.environ, "TMPDIR": str(tmp_path)})
     assert done.returncode == 0, done.stderr[-20000:]
     out = json.loads(done.stdout.splitlines()[-1])
     print(out)
