@@ -232,6 +232,7 @@ type headerReader struct {
 	limit int
 	into  *header
 
+	size   int    // of the table, as the client said last; -1: it has not
 	block  []byte // a steady block
 	parsed *header
 }
@@ -240,7 +241,7 @@ type headerReader struct {
 const maxSteady = 2 << 10
 
 func newHeaderReader(limit int) *headerReader {
-	r := &headerReader{limit: limit}
+	r := &headerReader{limit: limit, size: -1}
 	r.dec = hpack.NewDecoder(4096, func(f hpack.HeaderField) { r.into.add(f, limit) })
 	r.dec.SetMaxStringLength(limit)
 	return r
@@ -262,24 +263,31 @@ func (r *headerReader) read(block []byte) (*header, error) {
 	}
 	h.finish()
 	r.parsed = nil
-	if len(block) <= maxSteady && steady(block) {
+	if r.steady(block) && len(block) <= maxSteady {
 		r.block, r.parsed = append(r.block[:0], block...), h
 	}
 	return h, nil
 }
 
 // steady says that a block changes nothing in the table: its fields are indexed, or
-// literals that are not to be indexed (RFC 7541, 6.1, 6.2.2 and 6.2.3). The decoder has
-// found the block valid.
-func steady(block []byte) bool {
+// literals that are not to be indexed, and the table's size is what it was
+// (RFC 7541, 6.1, 6.2.2, 6.2.3 and 6.3). The decoder has found the block valid.
+func (r *headerReader) steady(block []byte) bool {
+	steady := true
 	for len(block) > 0 {
 		b := block[0]
 		switch {
 		case b >= 0x80:
 			_, block = skipInt(block, 7)
 			continue
-		case b >= 0x20: // incremental indexing, or a new size
+		case b >= 0x40: // incremental indexing
+			r.size = -1 // what follows is not looked at
 			return false
+		case b >= 0x20:
+			var size int
+			size, block = skipInt(block, 5)
+			steady, r.size = steady && size == r.size, size
+			continue
 		}
 		index, rest := skipInt(block, 4)
 		if index == 0 {
@@ -287,7 +295,7 @@ func steady(block []byte) bool {
 		}
 		block = skipString(rest)
 	}
-	return true
+	return steady
 }
 
 // skipInt reads an integer with a prefix of so many bits (RFC 7541, 5.1).
@@ -309,7 +317,7 @@ func skipInt(b []byte, bits uint) (int, []byte) {
 			return n, b
 		}
 	}
-	return 0, []byte{0x20} // longer than any that matters: what a size update is, not steady
+	return 0, []byte{0x40} // longer than any that matters: what is indexed anew, not steady
 }
 
 // skipString passes a string over (RFC 7541, 5.2).

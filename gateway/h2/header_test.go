@@ -36,8 +36,19 @@ func TestSteady(t *testing.T) {
 		{"a number that goes on", []byte{0x00, 0x01, 'a', 0x7f, 0x80, 0x80, 0x80, 0x80, 0x00, 0x40, 0x01, 'b', 0x01, 'c'}, false},
 		{"new size of the table", []byte{0x20, 0x83}, false},
 	} {
-		if got := steady(c.block); got != c.want {
+		if got := newHeaderReader(1 << 12).steady(c.block); got != c.want {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
+	}
+	// some clients say the table's size again with every block
+	r := newHeaderReader(1 << 12)
+	for i, c := range []struct {
+		block []byte
+		want  bool
+	}{{[]byte{0x20, 0x83}, false}, {[]byte{0x20, 0x83}, true}, {[]byte{0x83}, true}, {[]byte{0x20, 0x25, 0x83}, false},
+		{[]byte{0x20, 0x83}, false}, {[]byte{0x20, 0x83}, true}, {[]byte{0x40, 1, 'a', 1, '1'}, false}, {[]byte{0x20, 0x83}, false}} {
+		if got := r.steady(c.block); got != c.want {
+			t.Errorf("block %d, %x: got %v, want %v", i, c.block, got, c.want)
 		}
 	}
 }
@@ -69,6 +80,7 @@ func TestHeadersAreKeptOnlyWhileTheyHold(t *testing.T) {
 // says what it would say to a decoder that keeps nothing.
 func FuzzSteady(f *testing.F) {
 	f.Add([]byte{0x40, 1, 'a', 1, '1'}, []byte{0xbe})
+	f.Add([]byte{0x20, 0x83}, []byte{0x20, 0x3f, 0x11, 0x40, 1, 'a', 1, '1', 0xbe})
 	f.Add([]byte{0x82, 0x20}, []byte{0x0f, 0x10, 0x02, 'v', 'w'})
 	f.Fuzz(func(t *testing.T, one, two []byte) {
 		kept, plain := newHeaderReader(1<<12), newHeaderReader(1<<12)

@@ -72,7 +72,7 @@ func TestIndexedBlocksAreRead(t *testing.T) {
 		}
 	}
 	indexed := string(c.block(request()...))
-	if !steady([]byte(indexed)) {
+	if !newHeaderReader(1 << 12).steady([]byte(indexed)) {
 		t.Fatalf("the block is not steady: %x", indexed)
 	}
 	c.call(21, "x", "do", "fail") // adds an entry, so that each index names another one
