@@ -26,8 +26,8 @@ import (
 const copyFrom = 32 << 10
 
 // Call is one ModelInfer call: the message that a transport's codec decodes into and
-// the message that it encodes. It is made for each call and not used again, since
-// whoever holds a reference to the request's memory may still read the request.
+// the message that it encodes. It is not used again after a failure, since whoever holds
+// a reference to the request's memory may still read the request.
 type Call struct {
 	Request infer.Request
 

@@ -24,8 +24,11 @@ type hotInfer struct{ s *Service }
 
 // Begin asks the pipeline.
 func (m hotInfer) Begin(ctx context.Context) (h2.Call, error) {
-	h := &hotCall{s: m.s}
-	h.shapes = h.dims[:0]
+	h, ok := m.s.calls.Get().(*hotCall)
+	if !ok {
+		h = &hotCall{}
+	}
+	h.s, h.shapes = m.s, h.dims[:0]
 	h.stream, _ = h2.FromContext(ctx)
 	var err error
 	h.envelope.Method = "ModelInfer"
@@ -47,6 +50,9 @@ type hotCall struct {
 	early  context.Context // the same with its deadline moved ahead
 	cancel context.CancelFunc
 	told   bool // the pipeline knows of the end
+
+	started bool // nobody waits for the answer: the scheduler brings it
+	spent   bool // it was answered, and nobody reads the request any more
 }
 
 // Memory places a message so that its first large tensor is aligned.
@@ -112,7 +118,11 @@ func (h *hotCall) Start(memory *infer.Buffer, message []byte) (wait func()) {
 		h.s.chooseCompression(h.early)
 		return func() { infer.Flush(h.Done(h.s.pipeline.Infer(h.early, &h.Request, h.Send))) }
 	}
-	return h.s.pipeline.Start(h.early, &h.Request, h)
+	h.started = true
+	if wait = h.s.pipeline.Start(h.early, &h.Request, h); wait != nil {
+		h.started = false
+	}
+	return wait // where it is nil, h may be another call's by now
 }
 
 func (h *hotCall) ready(message []byte) (err error) {
@@ -155,7 +165,7 @@ func (h *hotCall) end(err error) infer.Flusher {
 		return nil
 	}
 	h.s.count(codes.OK)
-	h.told = true
+	h.told, h.spent = true, h.started // a request that was answered in full is read by no instance
 	h.s.ended(&h.Call, nil)
 	return h.stream.Answer(h.reply, nil)
 }
@@ -168,8 +178,14 @@ func (h *hotCall) fail(err error) {
 	infer.Flush(h.stream.Answer(nil, err))
 }
 
-// Sent ends the request's trace.
-func (h *hotCall) Sent() { h.traceSent() }
+// Sent ends the request's trace, and with it the call.
+func (h *hotCall) Sent() {
+	h.traceSent()
+	if s := h.s; h.spent {
+		*h = hotCall{}
+		s.calls.Put(h)
+	}
+}
 
 // decodeOwned reads a message that lies in the request's memory.
 func (s *Service) decodeOwned(c *Call, message []byte) error {

@@ -253,8 +253,14 @@ func TestEndlessBurst(t *testing.T) {
 	if n := <-answered; n < calls {
 		t.Errorf("%d of %d were answered", n, calls)
 	}
+	if got := c.ping(); got != "alive" { // behind it the reader has nothing to remember
+		t.Error(got)
+	}
 	for _, sc := range f.s.conns.All() {
-		if n := len(sc.late.ids); n > 2*maxLate {
+		sc.mu.Lock()
+		n := len(sc.late.ids)
+		sc.mu.Unlock()
+		if n > 2*maxLate {
 			t.Errorf("%d calls are remembered", n)
 		}
 	}

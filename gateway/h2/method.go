@@ -30,7 +30,7 @@ type Call interface {
 	// is called on a goroutine of its own, and answers before it returns.
 	Start(memory *infer.Buffer, message []byte) (wait func())
 	// Sent is called after Start, when the answer or the error was written, or will never
-	// be. It must not block.
+	// be: the transport's last word to the call. It must not block.
 	Sent()
 	// Abort ends a call whose message did not arrive: err says why, and the transport
 	// has its memory back. It may run on any goroutine.

@@ -127,7 +127,11 @@ func (st *Stream) end(parts mem.BufferSlice, err error, tell bool) infer.Flusher
 	c.mu.Lock()
 	gone := st.gone || c.ended != nil
 	st.answerLocked(parts, err, trailer, compressor)
-	if tell && !gone {
+	switch {
+	case !tell || gone:
+	case st.queued:
+		st.out.call = st.call
+	default:
 		c.out.told = append(c.out.told, st.call)
 	}
 	c.calls--

@@ -75,6 +75,7 @@ type outgoing struct {
 	offset  int             // in it
 	left    int             // bytes of the message, its prefix included
 	prefix  [5]byte
+	call    Call          // whose Sent is called when all of it was written; nil: nobody's
 	trailer []byte        // block that ends the stream; nil: more follows
 	sent    chan struct{} // closed when all left; nil: nobody waits
 }

@@ -211,12 +211,14 @@ func (c *conn) writeRest(batch output, rest net.Buffers) {
 
 // written ends a write, and takes the lock. False: it failed.
 func (c *conn) written(batch *output, err error) bool {
-	for i, call := range batch.told {
-		call.Sent()
-		batch.told[i] = nil
-	}
-	batch.told = batch.told[:0]
+	told := batch.told
+	batch.told = nil
 	batch.drop()
+	for i, call := range told { // they may be other calls after this
+		call.Sent()
+		told[i] = nil
+	}
+	batch.told = told[:0]
 	c.mu.Lock()
 	c.writing = 0
 	c.spare = *batch
@@ -344,6 +346,7 @@ func (c *conn) moveLocked(st *Stream, most int) int {
 		c.out.owned = append(c.out.owned, o.parts)
 		o.parts = nil
 	}
+	c.toldLocked(o)
 	if o.sent != nil {
 		close(o.sent)
 		o.sent = nil
@@ -419,7 +422,17 @@ func (c *conn) removeLocked(st *Stream) {
 		c.out.owned = append(c.out.owned, st.out.parts)
 		st.out.parts = nil
 	}
+	c.toldLocked(&st.out)
 	st.out.drop()
+}
+
+// toldLocked tells the call of a message, of which nothing is left to be queued, when
+// what is queued was written.
+func (c *conn) toldLocked(o *outgoing) {
+	if o.call != nil {
+		c.out.told = append(c.out.told, o.call)
+		o.call = nil
+	}
 }
 
 // drop lets go of what was not sent.

@@ -131,6 +131,7 @@ type API struct {
 	load     LoadFunc // nil: none
 
 	exchanges sync.Pool // of *exchange
+	messages  sync.Pool // of *message
 	deflaters deflaters
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// message is one request and what it is made of, allocated together. It is not pooled:
-// a batch may name the request after Infer has returned.
+// message is one request and what it is made of, allocated together. It is pooled only
+// where the request was answered in full: after a failure a batch may still name it.
 type message struct {
 	req     infer.Request
 	env     infer.Envelope

@@ -11,22 +11,22 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// exchange is what one inference needs while it lasts; it is pooled, its message is
-// not.
+// exchange is what one inference needs while it lasts; it is pooled.
 type exchange struct {
 	decoder
-	api   *API
-	m     *message
-	reply *Reply
-	json  []byte // the request's JSON part
-	body  bodyReader
-	inf   inflater
-	ctx   context.Context // the call's
-	call  *Call
-	to    Answerer // where nobody waits
-	raw   bool     // a raw binary request: all outputs binary
-	sent  int      // responses so far
-	fault error    // what is wrong with the response
+	api     *API
+	m       *message
+	reply   *Reply
+	json    []byte // the request's JSON part
+	body    bodyReader
+	inf     inflater
+	ctx     context.Context // the call's
+	call    *Call
+	to      Answerer // where nobody waits
+	started bool     // the scheduler brings the answer
+	raw     bool     // a raw binary request: all outputs binary
+	sent    int      // responses so far
+	fault   error    // what is wrong with the response
 
 	encoding string // of the answer; "": none
 
@@ -43,7 +43,10 @@ func (a *API) exchange(reply *Reply) *exchange {
 		x.get = func(key string) string { return x.header.Get(key) }
 		x.respond = x.send
 	}
-	x.reply, x.m = reply, &message{}
+	if x.m, ok = a.messages.Get().(*message); !ok {
+		x.m = &message{}
+	}
+	x.reply = reply
 	return x
 }
 
@@ -51,7 +54,7 @@ func (a *API) exchange(reply *Reply) *exchange {
 func (x *exchange) free() {
 	x.decoder.reset()
 	x.m, x.reply, x.header, x.raw, x.sent, x.fault = nil, nil, nil, false, 0, nil
-	x.ctx, x.call, x.to, x.encoding = nil, nil, nil, ""
+	x.ctx, x.call, x.to, x.started, x.encoding = nil, nil, nil, false, ""
 	x.body, x.inf.in, x.inf.r = bodyReader{}, counter{}, nil
 	if cap(x.json) > keepBuffer {
 		x.json = nil
@@ -98,10 +101,12 @@ func (a *API) startInfer(ctx context.Context, call *Call, rt route, reply *Reply
 		return false
 	}
 	x.to = to
+	x.started = true
 	if wait := a.pipeline.Start(inner, &x.m.req, x); wait != nil {
+		x.started = false
 		wait()
 	}
-	return true
+	return true // x may be another call's by now
 }
 
 // open asks the pipeline, and reads the request.
