@@ -16,8 +16,9 @@ POLICY = """rules:
 BODY = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}).encode()
 
 
-@pytest.fixture
-def guarded(mesh, tmp_path):  # noqa: F811
+@pytest.fixture(params=["inside", "alone"])
+def guarded(mesh, tmp_path, request):  # noqa: F811
+    """A gateway behind Envoy and its keys; the control plane in the gateway or alone."""
     keys, lines = {}, ""
     for who in ("app", "root"):
         keys[who], line = make_key(who)
@@ -26,8 +27,9 @@ def guarded(mesh, tmp_path):  # noqa: F811
     (tmp_path / "policy.yaml").write_text(POLICY)
     (tmp_path / "proof").write_text("0123456789abcdef" * 3)
     (tmp_path / "id.yaml").write_text("api-keys: keys\nproxies: {trusted: 127.0.0.1, proof-key: proof}\n")
-    return mesh(gateways=1, inside=True, topology={"services": {"authz": {"timeout": "5s"}}},
-                flags=[f"--identity={tmp_path}/id.yaml", f"--policy={tmp_path}/policy.yaml", "--log-verbose=1"]), keys
+    flags = [f"--identity={tmp_path}/id.yaml", f"--policy={tmp_path}/policy.yaml"]
+    return mesh(gateways=1, inside=request.param == "inside", topology={"services": {"authz": {"timeout": "5s"}}}, flags=[*flags, "--log-verbose=1"],
+                xds_flags=flags), keys
 
 
 def ask(m, path, body=None, headers=None):
