@@ -228,21 +228,23 @@ func (l *Limits) Close(env *infer.Envelope, end *infer.End) {
 	if !ok {
 		return
 	}
-	now := int64(0)
-	a := c.account
-	if took := computed(end.Request); took > 0 {
+	a, now := c.account, int64(0)
+	took := computed(end.Request)
+	unknown := env.BodySize < 0 && end.Received > 0 && env.Action != infer.ActionInference
+	switch {
+	case end.Request != nil && end.Request.Times.RequestEnd > 0:
+		now = end.Request.Times.RequestEnd // just taken, by the same clock
+	case took > 0 || unknown || a.kinds[Concurrency] || a.kinds[BytesInFlight] || c.late != nil:
 		now = l.now()
+	}
+	if took > 0 {
 		l.charge(a, Compute, took, now)
 		if c.late != nil {
 			l.charge(c.late, Compute, took, now)
 		}
 	}
-	if env.BodySize < 0 && end.Received > 0 && env.Action != infer.ActionInference {
-		now = l.now()
+	if unknown {
 		l.charge(a, Bytes, end.Received, now)
-	}
-	if now == 0 && (a.kinds[Concurrency] || a.kinds[BytesInFlight] || c.late != nil) {
-		now = l.now()
 	}
 	l.exit(a, c.bytes, now-c.opened)
 	if c.late != nil {
