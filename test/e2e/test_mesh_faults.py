@@ -105,15 +105,17 @@ def test_gateway_killed(mesh, load, report, tmp_path):
         assert r["errors"] <= IN_FLIGHT, f"{p}: {r['failures']}"
 
 
-def test_gateway_drained(mesh, load, report, tmp_path):
+@pytest.mark.parametrize("transport", ["sluice", "library"])
+def test_gateway_drained(mesh, load, report, tmp_path, transport):
     """SIGTERM to one of two: every call is answered, and it ends with status 0."""
-    m = mesh(gateways=2, repositories=[faults.repository(tmp_path / "models")])
+    m = mesh(gateways=2, repositories=[faults.repository(tmp_path / "models")],
+             flags=[f"--http-transport={transport}", f"--grpc-transport={transport}"])
     running = load(m.http)
     more(m, 1000)
     assert m.gateways[0].stop() == 0, m.gateways[0].log()[-2000:]
     more(m, 1000)
     results = running.end()
-    report("gateway drained", results)
+    report(f"gateway drained, transport {transport}", results)
     none_failed(results, 2000)
 
 
