@@ -226,5 +226,5 @@ func (s *source) find(ctx context.Context) (string, error) {
 // firstLine keeps pages of HTML out of the log.
 func firstLine(err error) error {
 	line, _, _ := strings.Cut(err.Error(), "\n")
-	return errors.New(clean(line[:min(len(line), 64)]))
+	return errors.New(strings.ToValidUTF8(strings.Map(visible, line[:min(len(line), 256)]), "?"))
 }
