@@ -16,5 +16,5 @@ while IFS=: read -r file name; do
     printf '%s\n' "$out"
     failed=1
   fi
-done < <(grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' cache cmd gateway infer proto tracing workers 2>/dev/null | sed -E 's/:func /:/' | sort)
+done < <(grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' cache cmd gateway infer proto tracing workers xds 2>/dev/null | sed -E 's/:func /:/' | sort)
 exit $failed
