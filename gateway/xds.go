@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/control"
 	"github.com/sluice-serve/sluice/gateway/listen"
+	"github.com/sluice-serve/sluice/gateway/stats"
 	"github.com/sluice-serve/sluice/xds"
 	"github.com/sluice-serve/sluice/xds/fleet"
 	"github.com/sluice-serve/sluice/xds/plane"
@@ -81,9 +82,16 @@ func (g *Gateway) openXDS(ctx context.Context) error {
 		l.Port = c.Mesh
 		conf.Fleet.Base.Listeners = []xds.Listener{l}
 	}
-	g.xds, err = plane.New(conf, deps)
-	g.xdsPort = portOf(listeners[0].Addr())
-	return err
+	p, err := plane.New(conf, deps)
+	if err != nil {
+		return err
+	}
+	g.xds, g.xdsPort = p, portOf(listeners[0].Addr())
+	g.stats.Mesh(func() stats.MeshFigures {
+		envoys, rejected := p.Counts()
+		return stats.MeshFigures{Envoys: envoys, Rejected: rejected, Held: len(p.Held())}
+	})
+	return nil
 }
 
 // meshServices are the services that Envoys ask about calls, on the control plane's
