@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -76,8 +77,9 @@ type Completion struct {
 type Lane struct {
 	mem  []byte
 	fd   int
-	bell int      // eventfd that wakes the reader of completions
-	ears *os.File // the bell in the network poller; the gateway's end only
+	bell int             // eventfd that wakes the reader of completions
+	ears *os.File        // the bell in the network poller; the gateway's end only
+	hear syscall.RawConn // of ears
 
 	mailboxes         int
 	compMask, relMask uint64
@@ -152,6 +154,9 @@ func NewLane(c LaneConfig) (*Lane, error) {
 	le.PutUint32(mem[offReleases:], uint32(c.Releases))
 	l := layLane(mem, fd, bell, c)
 	l.ears = os.NewFile(uintptr(bell), "bell")
+	if l.hear, err = l.ears.SyscallConn(); err != nil {
+		return nil, errors.Join(fmt.Errorf("shm: bell: %w", err), l.Close())
+	}
 	return l, nil
 }
 
@@ -231,16 +236,24 @@ func (l *Lane) ring() {
 	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(l.bell), uintptr(unsafe.Pointer(&one)), 8)
 }
 
-// listen waits until the bell rings, or until end, which is ErrTimeout; the zero time is
-// no end. It may return early: the bell may have rung for what was taken already.
-func (l *Lane) listen(end time.Time) error {
+// listen waits until news says that there are some, or until end, which is ErrTimeout;
+// the zero time is no end. It may return early. The poller tells of each ring, so nobody
+// reads the bell: news is asked once the poller listens, and whoever has some after that
+// rings.
+func (l *Lane) listen(end time.Time, news func() bool) error {
 	if !end.IsZero() {
 		if err := l.ears.SetReadDeadline(end); err != nil {
 			return fmt.Errorf("shm: bell: %w", err)
 		}
 	}
-	var count [8]byte
-	_, err := l.ears.Read(count[:])
+	rang := true
+	err := l.hear.Read(func(uintptr) bool {
+		if rang {
+			rang = false
+			return news()
+		}
+		return true
+	})
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = ErrTimeout
 	} else if err != nil {

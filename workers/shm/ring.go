@@ -57,11 +57,11 @@ func (l *Lane) Completions(dst []Completion, timeout time.Duration) (int, error)
 		if l.isShut() {
 			return 0, ErrClosed
 		}
-		l.compWaiter.arm()
-		if atomic.LoadUint64(l.compHead) != l.tail || l.isShut() {
-			continue
-		}
-		if err := l.listen(end); err != nil {
+		err := l.listen(end, func() bool {
+			l.compWaiter.arm()
+			return atomic.LoadUint64(l.compHead) != l.tail || l.isShut()
+		})
+		if err != nil {
 			return 0, err
 		}
 	}
