@@ -5,6 +5,8 @@ import (
 	"os/signal"
 	"syscall"
 
+	"go.opentelemetry.io/otel"
+
 	"github.com/sluice-serve/sluice/gateway"
 	"github.com/sluice-serve/sluice/gateway/repository/agent"
 	"github.com/sluice-serve/sluice/gateway/repository/cloud/drivers"
@@ -14,6 +16,7 @@ import (
 // environment for repository agents and for the clouds' credentials, and
 // SIGHUP for the access log.
 func outside(c *gateway.Config) {
+	otel.SetLogger(exporterLog(os.Stderr))
 	c.Repository.Agents.Environ = agent.Environment(os.Environ())
 	c.Repository.Cloud.Env = os.LookupEnv
 	c.Repository.Cloud.Open = drivers.New(os.LookupEnv)
