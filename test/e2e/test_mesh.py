@@ -131,7 +131,7 @@ def test_routes(mesh, tmp_path):
 def test_alias_switches_when_ready(mesh, tmp_path):
     """An alias moves to a version that the gateways load one after the other, under load, without one failed call."""
     repositories = [which(tmp_path / str(i), 1) for i in range(2)]
-    m = mesh(gateways=[{"repositories": [r]} for r in repositories], flags=["--model-control-mode=explicit", "--load-model=*"],
+    m = mesh(gateways=[{"repositories": [r]} for r in repositories], delta=True, flags=["--model-control-mode=explicit", "--load-model=*"],
              topology={"routes": [{"model": "prod", "targets": [{"model": "which", "version": "1"}]}]})
     with Load(m, "/v2/models/prod/infer", BODY, pick=answered) as load:
         load.wait(100)
@@ -152,7 +152,7 @@ def test_alias_switches_when_ready(mesh, tmp_path):
 
 def test_gateways_come_and_go(mesh, tmp_path):
     """Drained by the topology, stopped by a signal, joined and taken out, under load, without one failed call."""
-    m = mesh(gateways=3, repositories=[which(tmp_path, 1)])
+    m = mesh(gateways=3, repositories=[which(tmp_path, 1)], delta=True)
     with Load(m, "/v2/models/which/infer", BODY, pick=answered) as load, \
             Load(m, "/v2/models/which/versions/1/infer", BODY, threads=2) as other:
         load.wait(100)
@@ -244,7 +244,7 @@ def test_certificates_rotate(mesh, tmp_path):
             part.replace(target)
 
     install("first")
-    m = mesh(gateways=1, listener={"tls": {"cert": str(live[0]), "key": str(live[1])}}, wait=False,
+    m = mesh(gateways=1, listener={"tls": {"cert": str(live[0]), "key": str(live[1])}}, wait=False, delta=True,
              repositories=[which(tmp_path / "models", 1)])
     m.listening()
     m.settled("http/default", 1)
