@@ -87,11 +87,8 @@ def tensor(value=1):
 
 
 def reported(m):
-    """Waits until the picker has heard of all gateways: a call is then left to nobody."""
-    def picked():
-        return all("does not report" not in line for line in m.log("xds").splitlines()[-1:]) or None
-    harness.wait_for(picked, 5, "reports")
-    time.sleep(0.3)
+    """Waits until the picker has heard of all gateways."""
+    harness.wait_for(lambda: m.log("xds").count("endpoint picker: a gateway reports its load") >= len(m.gateways), 10, "all gateways report")
 
 
 def test_skew_evens_out(mesh, tmp_path):
@@ -172,6 +169,7 @@ def test_sequences_stay(mesh, tmp_path):
         m.add(repositories=[folder])
         m.write()
         m.settled("http/default", 4)
+        reported(m)
         step(1)
         m.topology["gateways"][0]["draining"] = True
         m.write()

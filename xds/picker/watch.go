@@ -124,11 +124,14 @@ func (s *Server) follow(ctx context.Context, name, address string) (reported boo
 			}
 			return reported, err
 		}
-		reported = true
 		quiet.Reset(max(silence, 4*s.cfg.Interval))
 		load := orca.Read(r)
 		s.mu.Lock()
 		s.state.Report(s.now(), name, load)
 		s.mu.Unlock()
+		if !reported {
+			s.log.Info("endpoint picker: a gateway reports its load", "gateway", name)
+		}
+		reported = true
 	}
 }
