@@ -75,11 +75,13 @@ type Completion struct {
 // in Go's network poller: a futex would hold one of its processors, and the monitor
 // thread that takes it back would cost more than the wait saves.
 type Lane struct {
-	mem  []byte
-	fd   int
-	bell int             // eventfd that wakes the reader of completions
-	ears *os.File        // the bell in the network poller; the gateway's end only
-	hear syscall.RawConn // of ears
+	mem   []byte
+	fd    int
+	bell  int                // eventfd that wakes the reader of completions
+	ears  *os.File           // the bell in the network poller; the gateway's end only
+	hear  syscall.RawConn    // of ears
+	heard func(uintptr) bool // news, made once
+	slept bool               // the poller has asked for news; of who waits
 
 	mailboxes         int
 	compMask, relMask uint64
@@ -153,7 +155,7 @@ func NewLane(c LaneConfig) (*Lane, error) {
 	le.PutUint32(mem[offCompletions:], uint32(c.Completions))
 	le.PutUint32(mem[offReleases:], uint32(c.Releases))
 	l := layLane(mem, fd, bell, c)
-	l.ears = os.NewFile(uintptr(bell), "bell")
+	l.ears, l.heard = os.NewFile(uintptr(bell), "bell"), l.news
 	if l.hear, err = l.ears.SyscallConn(); err != nil {
 		return nil, errors.Join(fmt.Errorf("shm: bell: %w", err), l.Close())
 	}
@@ -236,24 +238,18 @@ func (l *Lane) ring() {
 	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(l.bell), uintptr(unsafe.Pointer(&one)), 8)
 }
 
-// listen waits until news says that there are some, or until end, which is ErrTimeout;
+// listen waits until there is a result or the lane is shut, or until end, which is ErrTimeout;
 // the zero time is no end. It may return early. The poller tells of each ring, so nobody
-// reads the bell: news is asked once the poller listens, and whoever has some after that
-// rings.
-func (l *Lane) listen(end time.Time, news func() bool) error {
+// reads the bell: the ring of results is looked at once the poller listens, and whoever
+// has one after that rings.
+func (l *Lane) listen(end time.Time) error {
 	if !end.IsZero() {
 		if err := l.ears.SetReadDeadline(end); err != nil {
 			return fmt.Errorf("shm: bell: %w", err)
 		}
 	}
-	rang := true
-	err := l.hear.Read(func(uintptr) bool {
-		if rang {
-			rang = false
-			return news()
-		}
-		return true
-	})
+	l.slept = false
+	err := l.hear.Read(l.heard)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = ErrTimeout
 	} else if err != nil {
@@ -263,6 +259,16 @@ func (l *Lane) listen(end time.Time, news func() bool) error {
 		err = errors.Join(err, l.ears.SetReadDeadline(time.Time{}))
 	}
 	return err
+}
+
+// news is what the poller asks before it sleeps, and after.
+func (l *Lane) news(uintptr) bool {
+	if l.slept {
+		return true
+	}
+	l.slept = true
+	l.compWaiter.arm()
+	return atomic.LoadUint64(l.compHead) != l.tail || l.isShut()
 }
 
 // Mailboxes is how many there are.

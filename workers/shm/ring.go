@@ -57,11 +57,7 @@ func (l *Lane) Completions(dst []Completion, timeout time.Duration) (int, error)
 		if l.isShut() {
 			return 0, ErrClosed
 		}
-		err := l.listen(end, func() bool {
-			l.compWaiter.arm()
-			return atomic.LoadUint64(l.compHead) != l.tail || l.isShut()
-		})
-		if err != nil {
+		if err := l.listen(end); err != nil {
 			return 0, err
 		}
 	}
