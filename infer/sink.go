@@ -1,5 +1,7 @@
 package infer
 
+import "slices"
+
 // Sink takes what becomes of a request that was started and that no goroutine waits
 // for. Its methods are called one after the other, by whoever has the news: the
 // goroutine that started the request, the one that reads a worker's results, or one that
@@ -26,7 +28,8 @@ type Flusher interface {
 // Flushers is a set of Flushers. The zero value is empty.
 type Flushers struct {
 	room [8]Flusher
-	all  []Flusher
+	n    int       // in room
+	more []Flusher // beyond it
 }
 
 // Add adds f, if it is not nil.
@@ -34,24 +37,30 @@ func (s *Flushers) Add(f Flusher) {
 	if f == nil {
 		return
 	}
-	for _, other := range s.all {
-		if other == f {
+	for i := range s.room[:s.n] {
+		if s.room[i] == f {
 			return
 		}
 	}
-	if s.all == nil {
-		s.all = s.room[:0]
+	if s.n < len(s.room) {
+		s.room[s.n] = f
+		s.n++
+		return
 	}
-	s.all = append(s.all, f)
+	if !slices.Contains(s.more, f) {
+		s.more = append(s.more, f)
+	}
 }
 
 // Flush flushes them all and empties the set.
 func (s *Flushers) Flush() {
-	for i, f := range s.all {
-		f.Flush()
-		s.all[i] = nil
+	for i := range s.room[:s.n] {
+		s.room[i].Flush()
 	}
-	s.all = s.all[:0]
+	for _, f := range s.more {
+		f.Flush()
+	}
+	*s = Flushers{}
 }
 
 // Flush flushes f, if it is not nil.
