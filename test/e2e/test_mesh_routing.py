@@ -216,6 +216,36 @@ def test_sequences_stay(mesh, tmp_path):
     assert status == 400 and b"must specify the START flag on the first request" in text, (status, text)
 
 
+def test_sequences_of_a_stopping_gateway(mesh, tmp_path):
+    """After SIGTERM a gateway's sequences go on through its grace, though Envoy finds it unhealthy; new ones begin elsewhere."""
+    m = mesh(gateways=2, repositories=[sequences(tmp_path / "models")], flags=["--exit-grace-ms=2500"], topology={"services": {"picker": {}}})
+    reported(m)
+    with httpclient.InferenceServerClient(m.http) as c:
+        for s in range(1, 13):
+            assert accumulate(c, 1, s, start=True) == 1
+        lost = begun(m.gateways[0])
+        assert 0 < lost < 12
+        m.gateways[0].process.send_signal(signal.SIGTERM)
+        harness.wait_for(lambda: m.hosts("http/default").get(m.gateways[0].http) != "healthy", 2, "it is not ready")
+        for s in range(1, 13):
+            assert accumulate(c, 1, s) == 2
+        time.sleep(0.3)  # a report, each 100 ms, tells the picker that it takes nothing new
+        before = begun(m.gateways[0])
+        for s in range(20, 26):
+            assert accumulate(c, 1, s, start=True) == 1
+        assert begun(m.gateways[0]) == before
+        m.gateways[0].process.wait(20)
+        harness.wait_for(lambda: "does not report its load" in m.log("xds"), 5, "the picker's notice")
+        told = []
+        for s in range(1, 13):
+            try:
+                assert accumulate(c, 1, s) == 3
+            except InferenceServerException as e:
+                assert "has ended: the gateway 'gateway-0' that had it is gone" in str(e), e
+                told.append(s)
+        assert len(told) == lost
+
+
 def test_models_and_answers_are_found(mesh, tmp_path):
     """A model that one gateway has is found over gRPC, where only the message names it. Equal requests go to the gateway that has
     their answer, so three caches do the work of one."""
