@@ -144,7 +144,7 @@ func (b *builder) partial() [][2]string {
 			continue
 		}
 		for _, m := range g.Models {
-			if m.Ready {
+			if m.Ready && plain(m.Name) && plain(m.Version) {
 				seen[[2]string{m.Name, m.Version}], seen[[2]string{m.Name, ""}] = true, true
 			}
 		}

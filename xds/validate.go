@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -49,7 +50,9 @@ func (t *Topology) Validate() error {
 		f.address(where+": http", g.HTTP)
 		f.address(where+": grpc", g.GRPC)
 		f.unless(g.Weight >= 0 && g.Weight <= 1<<20, "%s: weight %d is not in [0, %d]", where, g.Weight, 1<<20)
+		f.name("gateway", g.Name)
 		f.name(where+": group", g.Group)
+		f.name(where+": zone", g.Zone)
 	}
 	f.listeners(t.Listeners)
 	seen := map[[2]string]bool{}
@@ -86,8 +89,13 @@ func (f *faults) address(what, text string) {
 
 // name checks what becomes part of names in Envoy.
 func (f *faults) name(what, text string) {
+	f.unless(plain(text), "%s %q is too long or has unprintable characters", what, text)
+}
+
+// plain says that a text can be part of names and matches in Envoy.
+func plain(text string) bool {
 	bad := func(r rune) bool { return !unicode.IsPrint(r) }
-	f.unless(len(text) <= 256 && !strings.ContainsFunc(text, bad), "%s %q is too long or has unprintable characters", what, text)
+	return len(text) <= 256 && utf8.ValidString(text) && !strings.ContainsFunc(text, bad)
 }
 
 func (f *faults) listeners(ls []Listener) {
@@ -97,6 +105,8 @@ func (f *faults) listeners(ls []Listener) {
 		name := orDefault(l.Name, "mesh")
 		f.unless(!names[name], "listener %q is there twice", name)
 		names[name] = true
+		f.name("listener", name)
+		f.name("listener's socket", l.Unix)
 		f.unless(l.Port >= 0 && l.Port < 1<<16, "listener %q: port %d is not in [0, 65535]", name, l.Port)
 		f.unless(l.Address == "" || net.ParseIP(l.Address) != nil, "listener %q: %q is not an IP address", name, l.Address)
 		for _, p := range l.Internal {
@@ -121,7 +131,9 @@ func (f *faults) route(r *Route) {
 	total, used := 0, 0
 	for i := range r.Targets {
 		t := r.target(i)
-		f.name(where+": target", t.Model+t.Version+t.Group)
+		f.name(where+": target", t.Model)
+		f.name(where+": target's version", t.Version)
+		f.name(where+": target's group", t.Group)
 		f.unless(r.Targets[i].Weight >= 0 && t.Weight <= 1<<20, "%s: weight %d is not in [0, %d]", where, t.Weight, 1<<20)
 		total += t.Weight
 		if t.Weight > 0 {
@@ -131,7 +143,11 @@ func (f *faults) route(r *Route) {
 	f.unless(len(r.Targets) == 0 || total > 0, "%s: all weights are 0", where)
 	f.unless(!r.Stateful || used < 2, "%s is stateful: its calls can't be shared out by weights, which would tear sequences apart", where)
 	for i := range r.Mirror {
-		p := r.Mirror[i].Percent
+		m := r.mirror(i)
+		p := m.Percent
+		f.name(where+": mirror", m.Model)
+		f.name(where+": mirror's version", m.Version)
+		f.name(where+": mirror's group", m.Group)
 		f.unless(p > 0 && p <= 100, "%s: the mirror's percent %v is not in (0, 100]", where, p)
 	}
 }
