@@ -32,6 +32,8 @@ type transport interface {
 	// send delivers d. It fails for a part (More) alone, and then nothing was sent;
 	// with the end of a batch the transport does what it can.
 	send(x *execution, d *draft) error
+	// forget gives back blocks of x's that it took itself for a part which was sent.
+	forget(blocks []*block)
 	// end gives back the memory of the batch but for what was sent.
 	end(x *execution)
 	// close makes receive return errStopped after the batch that is in flight. Any
@@ -359,6 +361,7 @@ func (x *execution) Respond(i int, outputs []infer.Tensor, params infer.Params, 
 		d = &x.part
 		d.reset(x.batch.ID)
 		d.result.More = true
+		defer x.parted(len(x.blocks), len(x.outputs), len(x.shapes))
 	}
 	out, err := x.put(d, outputs)
 	if err != nil {
@@ -375,6 +378,14 @@ func (x *execution) Respond(i int, outputs []infer.Tensor, params infer.Params, 
 		x.open--
 	}
 	return nil
+}
+
+// parted forgets what a part needed once it was sent, or was refused: an execution may
+// send any number of them.
+func (x *execution) parted(blocks, outputs, shapes int) {
+	x.inst.transport.forget(x.blocks[blocks:])
+	clear(x.blocks[blocks:])
+	x.blocks, x.outputs, x.shapes = x.blocks[:blocks], x.outputs[:outputs], x.shapes[:shapes]
 }
 
 // Repeat fits backend.Batch.

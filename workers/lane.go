@@ -170,6 +170,14 @@ func (t *mailbox) end(x *execution) {
 	}
 }
 
+func (t *mailbox) forget(blocks []*block) {
+	t.lane.mu.Lock()
+	defer t.lane.mu.Unlock()
+	for _, b := range blocks {
+		t.lane.dropLocked(b)
+	}
+}
+
 func (t *mailbox) close() {
 	t.box.Close()
 	t.lane.mu.Lock()

@@ -133,6 +133,12 @@ func (q *queue) send(x *execution, d *draft) error {
 	return nil
 }
 
+func (q *queue) forget(blocks []*block) {
+	for _, b := range blocks {
+		q.wanted -= roundUp(int64(len(b.mem)))
+	}
+}
+
 func (q *queue) end(*execution) {
 	if q.wanted > int64(len(q.heap)) && q.wanted <= keptScratch {
 		q.heap = alignedBytes(q.wanted)

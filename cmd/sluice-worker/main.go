@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-serve/sluice/workers/backend"
 	"github.com/sluice-serve/sluice/workers/backend/identity"
 	"github.com/sluice-serve/sluice/workers/backend/onnxruntime"
+	"github.com/sluice-serve/sluice/workers/backend/repeat"
 )
 
 // version is set by the build (-ldflags -X main.version=…).
@@ -126,6 +127,7 @@ func run(o options) error {
 	deps := workers.Deps{Log: log, Exit: os.Exit, Backends: map[string]backend.Factory{
 		"identity":    identity.New,
 		"onnxruntime": onnxruntime.New(o.onnxruntime),
+		"repeat":      repeat.New,
 	}}
 	if o.config.Device.GPU && os.Getenv("CUDA_DEVICE_ORDER") == "" {
 		// NVML counts GPUs by their place on the bus; CUDA does so when told to.

@@ -94,7 +94,9 @@ type Batch interface {
 	Requests() []Request
 
 	// Alloc takes n bytes of the response arena, 64-byte aligned. They belong to the
-	// batch: what no output uses is freed when Execute returns.
+	// batch, and are freed when Execute has returned and every answer that uses them
+	// was read. Answers of which there is no end had better not come from it: what
+	// Respond copies is freed as soon as that answer was read.
 	Alloc(n int64) ([]byte, error)
 	// Outputs answers all requests with tensors of the whole batch, rows first. Data
 	// in memory from Alloc is not copied, other data is before it returns. It is the
