@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/workers"
@@ -335,11 +336,11 @@ func TestWrongCertificate(t *testing.T) {
 	_, stranger := certificates(t)
 	stranger.CA = client.CA
 	address := startRemote(t, workers.Config{TLS: files})
-	w := start(t, Config{Remote: []RemoteWorker{{Address: address, TLS: stranger}}})
+	w := start(t, Config{Remote: []RemoteWorker{{Address: address, TLS: stranger}}, StartTimeout: time.Second})
 	if w.Ready() {
 		t.Error("a gateway of another authority is served")
 	}
-	w = start(t, Config{Remote: []RemoteWorker{{Address: address}}})
+	w = start(t, Config{Remote: []RemoteWorker{{Address: address}}, StartTimeout: time.Second})
 	if w.Ready() {
 		t.Error("a gateway without a certificate is served")
 	}
