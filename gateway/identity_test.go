@@ -216,6 +216,17 @@ func TestExtAuthzCertificate(t *testing.T) {
 	if got := resp.GetDeniedResponse(); got.GetStatus().GetCode() != 401 || got.GetBody() != "'inference' needs a caller who is known" {
 		t.Errorf("got %v", resp)
 	}
+	// Envoy sends by the content type what it takes for gRPC elsewhere; who is let pass must not depend on it
+	for _, contentType := range []string{"application/grpc", "application/grpcfoo", "application/grpc+proto"} {
+		if resp := ask("", contentType, "/v2/models/m/infer"); resp.GetStatus().GetCode() == 0 {
+			t.Errorf("%s lets an HTTP call pass: %v", contentType, resp)
+		}
+	}
+	for _, contentType := range []string{"", "application/json", "APPLICATION/GRPC"} {
+		if resp := ask("", contentType, "/inference.GRPCInferenceService/ModelInfer"); resp.GetStatus().GetCode() == 0 {
+			t.Errorf("%q lets a gRPC call pass: %v", contentType, resp)
+		}
+	}
 	if resp := ask("", "application/json", "/favicon.ico"); resp.GetStatus().GetCode() != 0 {
 		t.Errorf("a path without a route: %v", resp)
 	}
