@@ -71,7 +71,8 @@ func parseElement(s string) (p presented, more string, err error) {
 
 var errForwarded = errors.New("x-forwarded-client-cert is malformed")
 
-// parseValue reads a value, quoted or not, up to its separator.
+// parseValue reads a value, quoted or not, up to its separator. What backslashes
+// escape stays escaped: they are the subject's own, as RFC 2253 writes it.
 func parseValue(s string) (value, tail string, err error) {
 	if !strings.HasPrefix(s, `"`) {
 		end := strings.IndexAny(s, `,;"`)
@@ -83,20 +84,16 @@ func parseValue(s string) (value, tail string, err error) {
 		}
 		return s[:end], s[end:], nil
 	}
-	var b strings.Builder
 	for i := 1; i < len(s); i++ {
-		switch {
-		case s[i] == '\\' && i+1 < len(s):
+		switch s[i] {
+		case '\\':
 			i++
-			b.WriteByte(s[i])
-		case s[i] == '"':
+		case '"':
 			tail = s[i+1:]
 			if tail != "" && tail[0] != ',' && tail[0] != ';' {
 				return "", "", errForwarded
 			}
-			return b.String(), tail, nil
-		default:
-			b.WriteByte(s[i])
+			return s[1:i], tail, nil
 		}
 	}
 	return "", "", errForwarded
