@@ -67,7 +67,7 @@ func refuse(w http.ResponseWriter, err error) {
 
 // ExtAuthz answers Envoy's ext_authz by a's decisions, with the routes of our front ends.
 func ExtAuthz(a *auth.Auth) *extauthz.Server {
-	return extauthz.New(extauthz.Deps{Decide: a.Open, HTTP: describe, GRPC: grpcapi.Describe, Prove: a.Sign, Status: httpapi.Status})
+	return extauthz.New(extauthz.Deps{Decide: a.OpenForProxy, HTTP: describe, GRPC: grpcapi.Describe, Prove: a.Sign, Status: httpapi.Status})
 }
 
 // describe knows the metrics' route too, for Envoys that carry it.

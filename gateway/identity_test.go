@@ -212,6 +212,13 @@ func TestExtAuthzCertificate(t *testing.T) {
 	if got := resp.GetDeniedResponse(); got.GetStatus().GetCode() != 403 || got.GetBody() != `{"error":"'spiffe://mesh/app' has no right to 'inference' on model 'm'"}` {
 		t.Errorf("got %v", resp)
 	}
+	near, err := envoy.Check(t.Context(), &authv3.CheckRequest{Attributes: &authv3.AttributeContext{
+		Source: &authv3.AttributeContext_Peer{Principal: "spiffe://mesh/app", Address: &corev3.Address{Address: &corev3.Address_SocketAddress{
+			SocketAddress: &corev3.SocketAddress{Address: "10.0.0.1"}}}}, // where trusted proxies are, too
+		Request: &authv3.AttributeContext_Request{Http: &authv3.AttributeContext_HttpRequest{Method: "GET", Path: "/v2/health/live"}}}})
+	if got := near.GetDynamicMetadata().GetFields()["principal"].GetStringValue(); err != nil || got != "spiffe://mesh/app" {
+		t.Errorf("a client with a trusted proxy's address is %q, %v", got, err)
+	}
 	resp = ask("", "application/grpc", "/inference.GRPCInferenceService/ModelInfer")
 	if got := resp.GetDeniedResponse(); got.GetStatus().GetCode() != 401 || got.GetBody() != "'inference' needs a caller who is known" {
 		t.Errorf("got %v", resp)

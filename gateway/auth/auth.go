@@ -188,7 +188,14 @@ func (a *Auth) changed() bool {
 var nobody = &infer.Principal{}
 
 // Open is pipeline.Guard's: restricted APIs, who calls, and what they may do.
-func (a *Auth) Open(_ context.Context, env *infer.Envelope) error {
+func (a *Auth) Open(_ context.Context, env *infer.Envelope) error { return a.open(env, false) }
+
+// OpenForProxy is Open for a call that a proxy asks about, with the client's address and
+// certificate in env: nobody stands between the two whose word would be taken.
+func (a *Auth) OpenForProxy(_ context.Context, env *infer.Envelope) error { return a.open(env, true) }
+
+func (a *Auth) open(env *infer.Envelope, asked bool) error {
+	epoch := a.epoch.Load() // before the state: what an old one proves is not remembered for a new one
 	st := a.state.Load()
 	restricted := st.http
 	if env.Protocol == "grpc" {
@@ -199,7 +206,7 @@ func (a *Auth) Open(_ context.Context, env *infer.Envelope) error {
 		return err
 	}
 	if st.identity.on {
-		if env.Principal, err = a.identify(st.identity, env); err != nil {
+		if env.Principal, err = a.identify(asking{st.identity, epoch, asked}, env); err != nil {
 			env.Principal = nobody
 			if env.Action != infer.ActionHealth || st.policy != nil && st.policy.closedHealth {
 				return err

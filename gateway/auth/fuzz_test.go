@@ -65,7 +65,7 @@ func FuzzCredentials(f *testing.F) {
 		env := &infer.Envelope{Protocol: "http", Unix: unix, Header: func(name string) string {
 			return map[string]string{"Authorization": bearer, "X-Api-Key": apiKey, "X-Sluice-Proof": signed}[name]
 		}}
-		p, err := a.identify(id, env)
+		p, err := a.identify(asking{identity: id}, env)
 		if err == nil && p.Name != "" {
 			t.Errorf("%q, %q, %q prove %+v", bearer, apiKey, signed, p)
 		}

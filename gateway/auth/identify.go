@@ -37,11 +37,18 @@ func kept(kind byte, digest [sha256.Size]byte) [sha256.Size]byte {
 	return digest
 }
 
+// asking is what a call is held against.
+type asking struct {
+	*identity
+	epoch   uint64 // of what is proved by it
+	byProxy bool   // a proxy asks about its client: no address is trusted
+}
+
 // identify finds who calls: by what our ext_authz signed, by what the call itself shows,
 // by what a trusted proxy forwards, by the connection's certificate. What is shown must
 // hold: a wrong key is an error, not nobody.
-func (a *Auth) identify(id *identity, env *infer.Envelope) (*infer.Principal, error) {
-	trusted := id.trusted.near(env)
+func (a *Auth) identify(id asking, env *infer.Envelope) (*infer.Principal, error) {
+	trusted := !id.byProxy && id.trusted.near(env)
 	var holder proven
 	if env.Certificate != nil && (id.certNames != nil || id.trusted.names != nil) {
 		var err error
@@ -52,7 +59,7 @@ func (a *Auth) identify(id *identity, env *infer.Envelope) (*infer.Principal, er
 	}
 	if trusted && id.signing != nil {
 		if v := proofHeader.of(env); v != "" {
-			return a.remember(ofSigned, v, func(now time.Time) (*infer.Principal, time.Time, error) {
+			return a.remember(ofSigned, v, id.epoch, func(now time.Time) (*infer.Principal, time.Time, error) {
 				p, until, err := readSigned(id.signing, v, now)
 				if err != nil {
 					err = refuse(err.Error())
@@ -62,13 +69,13 @@ func (a *Auth) identify(id *identity, env *infer.Envelope) (*infer.Principal, er
 		}
 	}
 	if key := apiKeyHeader.of(env); key != "" {
-		return a.byKey(id, key)
+		return a.byKey(id.identity, key)
 	}
 	if scheme, credential, _ := strings.Cut(authorization.of(env), " "); strings.EqualFold(scheme, "bearer") {
 		if credential = strings.TrimSpace(credential); len(id.issuers) == 0 || !looksLikeToken(credential) {
-			return a.byKey(id, credential)
+			return a.byKey(id.identity, credential)
 		}
-		return a.remember(ofToken, credential, func(now time.Time) (*infer.Principal, time.Time, error) {
+		return a.remember(ofToken, credential, id.epoch, func(now time.Time) (*infer.Principal, time.Time, error) {
 			p, until, err := verifyToken(id.issuers, credential, now)
 			if err != nil {
 				return nil, until, err
@@ -89,9 +96,9 @@ func (a *Auth) identify(id *identity, env *infer.Envelope) (*infer.Principal, er
 }
 
 // remember proves a text once for as long as it is good.
-func (a *Auth) remember(kind byte, text string, prove func(now time.Time) (*infer.Principal, time.Time, error)) (*infer.Principal, error) {
+func (a *Auth) remember(kind byte, text string, epoch uint64, prove func(now time.Time) (*infer.Principal, time.Time, error)) (*infer.Principal, error) {
 	digest := kept(kind, digestOf(text))
-	now, epoch := a.now(), a.epoch.Load()
+	now := a.now()
 	if p, ok := a.proved.find(&digest, now.Unix(), epoch); ok {
 		return p.principal, nil
 	}
@@ -117,8 +124,8 @@ var errKey = refuse("the API key is not known")
 // forwardedTime is how long what a forwarded certificate says is remembered.
 const forwardedTime = time.Hour
 
-func (a *Auth) byForwarded(id *identity, header string) (*infer.Principal, error) {
-	return a.remember(ofForwarded, header, func(now time.Time) (*infer.Principal, time.Time, error) {
+func (a *Auth) byForwarded(id asking, header string) (*infer.Principal, error) {
+	return a.remember(ofForwarded, header, id.epoch, func(now time.Time) (*infer.Principal, time.Time, error) {
 		shown, err := parseForwarded(header)
 		if err != nil {
 			return nil, now, refuse(err.Error())
@@ -128,18 +135,18 @@ func (a *Auth) byForwarded(id *identity, header string) (*infer.Principal, error
 }
 
 // holder is whom a certificate names, as far as the identity file takes certificates.
-func (a *Auth) holder(id *identity, c *x509.Certificate) (proven, error) {
-	now, epoch := a.now(), a.epoch.Load()
+func (a *Auth) holder(id asking, c *x509.Certificate) (proven, error) {
+	now := a.now()
 	made := len(c.Raw) == 0 // of a proxy that told us the name alone
 	if !made && now.After(c.NotAfter) {
 		return proven{}, refuse("the client certificate has expired") // the connection outlived it
 	}
 	digest := kept(ofCertificate, sha256.Sum256(c.Raw))
-	if p, ok := a.proved.find(&digest, now.Unix(), epoch); ok && !made {
+	if p, ok := a.proved.find(&digest, now.Unix(), id.epoch); ok && !made {
 		return p, nil
 	}
 	shown := of(c)
-	p := proven{until: c.NotAfter.Unix(), keys: epoch, proxy: id.trusted.vouches(&shown)}
+	p := proven{until: c.NotAfter.Unix(), keys: id.epoch, proxy: id.trusted.vouches(&shown)}
 	if id.certNames != nil {
 		p.principal = id.certified(shown, "certificate")
 	}

@@ -150,8 +150,23 @@ func (l *loading) document(f *faults, doc *yaml.Node, id *identity, keyFile *str
 				id.assigned = append(id.assigned, a)
 			})
 		}})
+	f.apart(doc, id.issuers)
 	if id.trusted.networks == nil && !id.trusted.unix && id.trusted.names == nil && id.signing != nil {
 		f.at(doc, "'proof-key' without 'trusted' proxies is never used")
+	}
+}
+
+// apart refuses issuers whose tokens could give the same name: each of them could make
+// itself any caller of the other.
+func (f *faults) apart(n *yaml.Node, issuers []*issuer) {
+	for i, a := range issuers {
+		for _, b := range issuers[:i] {
+			one := a.name == b.name && a.name != "" // with other audiences or claims
+			if !one && (strings.HasPrefix(a.claims.prefix, b.claims.prefix) || strings.HasPrefix(b.claims.prefix, a.claims.prefix)) {
+				f.at(n, "two issuers give names that begin alike ('%s', '%s'): each needs a 'prefix' of its own", clean(b.claims.prefix), clean(a.claims.prefix))
+				return
+			}
+		}
 	}
 }
 
