@@ -5,11 +5,13 @@ import (
 	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
+	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tracev3 "github.com/envoyproxy/go-control-plane/envoy/config/trace/v3"
 	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -58,7 +60,8 @@ func (b *builder) manager(l *Listener) *managerv3.HttpConnectionManager {
 		CodecType:  managerv3.HttpConnectionManager_AUTO,
 		RouteSpecifier: &managerv3.HttpConnectionManager_Rds{Rds: &managerv3.Rds{
 			ConfigSource: fromADS(), RouteConfigName: RouteTable}},
-		HttpFilters: b.filters(),
+		HttpFilters:                   b.filters(),
+		EarlyHeaderMutationExtensions: []*corev3.TypedExtensionConfig{b.strip()},
 		// The caller's address is what this Envoy sees, and x-forwarded-for says so to
 		// the gateway, for which nobody behind Envoy is local.
 		UseRemoteAddress:             wrapperspb.Bool(true),
@@ -88,6 +91,17 @@ func (b *builder) manager(l *Listener) *managerv3.HttpConnectionManager {
 			Subject: wrapperspb.Bool(true), Uri: true, Dns: true}
 	}
 	return m
+}
+
+// strip takes from each call, before anything looks at it, what only the mesh may say of
+// one: who calls, with what proof, and what answers. Limits and logs by the caller's name
+// hold then also where no authorization service sets it.
+func (b *builder) strip() *corev3.TypedExtensionConfig {
+	m := &earlyv3.HeaderMutation{}
+	for _, name := range []string{PrincipalHeader, ProofHeader, TargetHeader} {
+		m.Mutations = append(m.Mutations, &mutationv3.HeaderMutation{Action: &mutationv3.HeaderMutation_Remove{Remove: name}})
+	}
+	return &corev3.TypedExtensionConfig{Name: "envoy.http.early_header_mutation.header_mutation", TypedConfig: b.packed(m)}
 }
 
 // internal are the callers whose x-envoy-upstream-rq-timeout-ms counts.

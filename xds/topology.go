@@ -167,8 +167,10 @@ const (
 	TargetHeader = "x-sluice-target"
 	// ReasonHeader says why a gateway refused.
 	ReasonHeader = "x-sluice-reason"
-	// PrincipalHeader is who calls, as the authorization service found out.
+	// PrincipalHeader is who calls, as the authorization service found out, and ProofHeader
+	// what a gateway knows it by. No client's word under these names gets through.
 	PrincipalHeader = "x-sluice-principal"
+	ProofHeader     = "x-sluice-proof"
 )
 
 // Upstream is how Envoy calls gateways. Zeros are the defaults that DefaultUpstream has.

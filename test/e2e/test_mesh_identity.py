@@ -73,3 +73,16 @@ def test_grpc(guarded):
         assert (e.value.status(), e.value.message()) == ("StatusCode.PERMISSION_DENIED", "'app' has no right to 'inference' on model 'simple'")
     log = m.gateways[0].log()
     assert not [k for k in keys.values() if k in log or k in m.access.read_text()]
+
+
+def test_nobody_names_himself(mesh):  # noqa: F811
+    """Without ext_authz too what only the mesh may say of a call does not come from a client, by either protocol."""
+    m = mesh(gateways=1)
+    forged = {"x-sluice-principal": "mallory", "x-sluice-proof": "v1.mallory", "x-sluice-target": "mallory", "x-request-id": "forged"}
+    assert ask(m, "/v2/models/identity_fp32/infer", BODY, forged)[0] == 200
+    tensor = grpcclient.InferInput("INPUT0", [1, 2], "FP32")
+    tensor.set_data_from_numpy(np.array([[1, 2]], np.float32))
+    with grpcclient.InferenceServerClient(m.http) as c:
+        assert c.infer("identity_fp32", [tensor], headers=forged).as_numpy("OUTPUT0").tolist() == [[1, 2]]
+    harness.wait_for(lambda: m.access.read_text().count('"forged"') == 2, 20, "both calls in Envoy's log")
+    assert "mallory" not in m.access.read_text()

@@ -32,13 +32,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sluice-serve/sluice/infer"
-)
-
-// The headers that only this service sets.
-const (
-	PrincipalHeader = "x-sluice-principal" // the caller's name, "" of one who showed nothing
-	ProofHeader     = "x-sluice-proof"     // what Deps.Prove gives
-	reasonHeader    = "x-sluice-reason"
+	"github.com/sluice-serve/sluice/xds"
 )
 
 // Deps are a Server's collaborators.
@@ -100,7 +94,7 @@ func (s *Server) Check(ctx context.Context, req *authv3.CheckRequest) (*authv3.C
 func shown(headers map[string]string) func(name string) string {
 	return func(name string) string {
 		switch name = strings.ToLower(name); name {
-		case ProofHeader, PrincipalHeader, "x-forwarded-client-cert":
+		case xds.ProofHeader, xds.PrincipalHeader, "x-forwarded-client-cert":
 			return ""
 		}
 		return headers[name]
@@ -143,8 +137,8 @@ func allowed(who *infer.Principal, proof string) *authv3.CheckResponse {
 		}
 		ok.Headers = append(ok.Headers, header(name, value))
 	}
-	set(PrincipalHeader, who.Name)
-	set(ProofHeader, proof)
+	set(xds.PrincipalHeader, who.Name)
+	set(xds.ProofHeader, proof)
 	text := structpb.NewStringValue
 	return &authv3.CheckResponse{Status: &statusv1.Status{Code: int32(codes.OK)}, HttpResponse: &authv3.CheckResponse_OkResponse{OkResponse: ok},
 		DynamicMetadata: &structpb.Struct{Fields: map[string]*structpb.Value{"principal": text(who.Name), "tenant": text(who.Tenant), "method": text(who.Method)}}}
@@ -171,7 +165,7 @@ func (s *Server) denied(err error, overGRPC bool) *authv3.CheckResponse {
 		}
 	}
 	if reason := infer.ReasonOf(err); reason != "" {
-		out.Headers = append(out.Headers, header(reasonHeader, string(reason)))
+		out.Headers = append(out.Headers, header(xds.ReasonHeader, string(reason)))
 	}
 	return &authv3.CheckResponse{Status: &statusv1.Status{Code: int32(code(status)), Message: string(infer.ReasonOf(err))},
 		HttpResponse: &authv3.CheckResponse_DeniedResponse{DeniedResponse: out}}
