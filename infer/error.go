@@ -63,6 +63,7 @@ const (
 	ReasonMemory       Reason = "memory_full"
 	ReasonWorkerLost   Reason = "worker_lost"
 	ReasonTooLarge     Reason = "too_large"
+	ReasonSlowClient   Reason = "slow_client" // answers of a stream wait for their client beyond the bound
 
 	ReasonUnauthenticated Reason = "unauthenticated" // who calls is not proved
 	ReasonForbidden       Reason = "forbidden"       // the policy does not give the right

@@ -109,8 +109,9 @@ type Request struct {
 	Rows  int   // batch dimension; 1 for models without one
 	Times Times // one record of timestamps for statistics, metrics and spans
 
-	Served  string // decimal version that was pinned for it; "" where none was
-	Timings bool   // the caller wants the times among the response's parameters
+	Served    string // decimal version that was pinned for it; "" where none was
+	Decoupled bool   // its model may answer it any number of times; set once the model is pinned
+	Timings   bool   // the caller wants the times among the response's parameters
 
 	// Trace is set when the request is sampled: by pipeline.Infer, or before it by who
 	// executes a step for another request (Trace.Child).

@@ -251,15 +251,21 @@ func (s *Service) send(c *Call, r *infer.Response) (err error) {
 
 // open refuses calls while the service stops, else asks the pipeline.
 func (s *Service) open(ctx context.Context, env *infer.Envelope, action infer.Action, model, version string) (context.Context, error) {
+	env.Model, env.Version = model, version
+	return s.openWith(ctx, env, action, s.pipeline.Open)
+}
+
+// openWith is open by one of the pipeline's ways.
+func (s *Service) openWith(ctx context.Context, env *infer.Envelope, action infer.Action, open opener) (context.Context, error) {
 	if s.stopping.Load() && action != infer.ActionHealth {
 		return ctx, infer.Refusef(infer.Unavailable, infer.ReasonStopping, stoppingText)
 	}
-	env.Protocol, env.Action, env.Model, env.Version, env.BodySize = "grpc", action, model, version, -1
+	env.Protocol, env.Action, env.BodySize = "grpc", action, -1
 	if st, ok := h2.FromContext(ctx); ok {
 		env.Header = st.Header
 		env.Remote, env.Unix = remote(st.Remote())
 		env.Certificate = st.Certificate()
-		return s.opened(ctx, env)
+		return opened(ctx, env, open)
 	}
 	env.Header = func(key string) string {
 		if v := metadata.ValueFromIncomingContext(ctx, key); len(v) > 0 {
@@ -271,12 +277,15 @@ func (s *Service) open(ctx context.Context, env *infer.Envelope, action infer.Ac
 		env.Remote, env.Unix = remote(p.Addr)
 		env.Certificate = h2.Verified(p.AuthInfo)
 	}
-	return s.opened(ctx, env)
+	return opened(ctx, env, open)
 }
 
+// opener is the pipeline's Open or OpenStream.
+type opener func(ctx context.Context, env *infer.Envelope) (context.Context, error)
+
 // opened asks the pipeline; who is refused keeps the call's own context, for the answer.
-func (s *Service) opened(ctx context.Context, env *infer.Envelope) (context.Context, error) {
-	rest, err := s.pipeline.Open(ctx, env)
+func opened(ctx context.Context, env *infer.Envelope, open opener) (context.Context, error) {
+	rest, err := open(ctx, env)
 	if err != nil {
 		return ctx, err
 	}

@@ -3,7 +3,6 @@ package grpcapi
 import (
 	"context"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -108,16 +107,9 @@ func lacks[T any](ctx context.Context, s *Service, method string, action infer.A
 }
 
 const (
-	streamFeature = "streaming inference"
 	systemFeature = "the system_shared_memory extension"
 	cudaFeature   = "the cuda_shared_memory extension"
 )
-
-// ModelStreamInfer is not there yet.
-func (s *Service) ModelStreamInfer(stream grpc.BidiStreamingServer[inference.ModelInferRequest, inference.ModelStreamInferResponse]) error {
-	_, err := lacks[struct{}](stream.Context(), s, "ModelStreamInfer", infer.ActionInference, "", streamFeature)
-	return err
-}
 
 // SystemSharedMemoryStatus is not there yet.
 func (s *Service) SystemSharedMemoryStatus(ctx context.Context, _ *inference.SystemSharedMemoryStatusRequest) (*inference.SystemSharedMemoryStatusResponse, error) {

@@ -63,6 +63,17 @@ func (p *fakePipeline) Open(ctx context.Context, env *infer.Envelope) (context.C
 
 func (p *fakePipeline) Close(*infer.Envelope, *infer.End) { p.closed.Add(1) }
 
+func (p *fakePipeline) OpenStream(ctx context.Context, env *infer.Envelope) (context.Context, error) {
+	return p.Open(ctx, env)
+}
+
+// Within counts as Open does, without its hook.
+func (p *fakePipeline) Within(_ context.Context, outer, env *infer.Envelope) error {
+	p.opened.Add(1)
+	env.Principal = outer.Principal
+	return nil
+}
+
 func (p *fakePipeline) lastEnvelope() infer.Envelope {
 	p.mu.Lock()
 	defer p.mu.Unlock()

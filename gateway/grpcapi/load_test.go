@@ -26,6 +26,12 @@ func (identity) Open(ctx context.Context, _ *infer.Envelope) (context.Context, e
 	return ctx, nil
 }
 
+func (identity) OpenStream(ctx context.Context, _ *infer.Envelope) (context.Context, error) {
+	return ctx, nil
+}
+
+func (identity) Within(context.Context, *infer.Envelope, *infer.Envelope) error { return nil }
+
 func (identity) Close(*infer.Envelope, *infer.End) {}
 
 func (identity) Infer(_ context.Context, req *infer.Request, send infer.SendFunc) error {

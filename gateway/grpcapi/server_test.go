@@ -413,13 +413,6 @@ func TestWhatIsNotThereSaysSo(t *testing.T) {
 			t.Errorf("%s: %v", method, err)
 		}
 	}
-	stream, err := r.client.ModelStreamInfer(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Recv(); status.Code(err) != codes.Unimplemented {
-		t.Errorf("stream: %v", err)
-	}
 }
 
 func TestHealth(t *testing.T) {

@@ -34,6 +34,10 @@ type Pipeline interface {
 	// Start is Infer for a caller that does not wait: to has the answers. wait, where it is
 	// not nil, must be called on a goroutine that may block.
 	Start(ctx context.Context, req *infer.Request, to infer.Sink) (wait func())
+	// OpenStream is Open for a call that carries requests which are calls of their own.
+	OpenStream(ctx context.Context, env *infer.Envelope) (context.Context, error)
+	// Within is Open for one of them; outer is the stream's. Close is called for it too.
+	Within(ctx context.Context, outer, env *infer.Envelope) error
 	// Refused counts a request that was opened and never reached Infer; of req, model
 	// and version are read.
 	Refused(ctx context.Context, req *infer.Request, err error)
@@ -198,6 +202,8 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	case *Call:
 		m.traceSent()
 		return m.reply, nil
+	case *streamAnswer:
+		return m.parts, nil
 	case proto.Message:
 		b, err := proto.Marshal(m)
 		if err != nil {
@@ -215,6 +221,9 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 			return infer.Errorf(infer.Internal, "grpcapi: a second message in a unary call")
 		}
 		c.s.decode(m, data)
+		return nil
+	case *streamRequest:
+		c.s.decode(&m.Call, data)
 		return nil
 	case proto.Message:
 		if err := unmarshal(data, m); err != nil {

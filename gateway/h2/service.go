@@ -152,7 +152,16 @@ func (s *serverStream) receiveOne(v any) error {
 	return s.decode(memory, data, v)
 }
 
+// Receiver is a message of a stream that reads itself from where it was received.
+type Receiver interface {
+	// Receive takes a message, and the reference to the memory that it lies in.
+	Receive(memory *infer.Buffer, message []byte) error
+}
+
 func (s *serverStream) decode(memory *infer.Buffer, data []byte, v any) error {
+	if r, ok := v.(Receiver); ok {
+		return r.Receive(memory, data)
+	}
 	defer memory.Release()
 	if err := s.st.c.s.deps.Codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, v); err != nil {
 		return status.Errorf(codes.Internal, "grpc: error unmarshalling request: %v", err)

@@ -168,6 +168,7 @@ func (p *Pipeline) enter(ctx context.Context, req *infer.Request) (Model, error)
 		return nil, err
 	}
 	served(m, req)
+	req.Decoupled = m.Decoupled()
 	if p.tracer.On() || req.Trace != nil {
 		p.traced(m, req)
 	}
