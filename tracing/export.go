@@ -3,7 +3,9 @@ package tracing
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -71,16 +73,41 @@ func (x *Export) Validate() error {
 	if x.Protocol != ProtocolHTTP && x.Protocol != ProtocolGRPC && x.Protocol != ProtocolJSON {
 		bad("OTLP protocol is %q, not %s, %s or %s", x.Protocol, ProtocolGRPC, ProtocolHTTP, ProtocolJSON)
 	}
+	if u, err := url.Parse(x.Endpoint()); x.URL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		bad("the collector's URL is %q, not http://HOST:PORT/PATH or https://…", x.shownURL())
+	}
 	if x.MaxQueue < 1 || x.MaxBatch < 1 {
 		bad("the queue holds %d sampled calls and an export %d spans; both must be at least 1", x.MaxQueue, x.MaxBatch)
 	}
 	if x.ScheduleDelay < 0 || x.ExportTimeout <= 0 {
-		bad("the schedule delay is %v and the export timeout %v; they must be greater than 0", x.ScheduleDelay, x.ExportTimeout)
+		bad("the schedule delay is %v and the export timeout %v; they must be at least 0 and greater than 0", x.ScheduleDelay, x.ExportTimeout)
 	}
 	if !(x.Ratio >= 0 && x.Ratio <= 1) {
 		bad("the sampling ratio is %v, not within 0 and 1", x.Ratio)
 	}
 	return errors.Join(errs...)
+}
+
+// Endpoint is URL with its scheme: http where it has none, as in the original.
+// Source: UrlParser of OpenTelemetry's C++ client.
+func (x *Export) Endpoint() string {
+	if x.URL == "" || strings.Contains(x.URL, "://") {
+		return x.URL
+	}
+	return "http://" + x.URL
+}
+
+// shownURL is URL without the secret that may stand before its host.
+func (x *Export) shownURL() string {
+	at := strings.LastIndexByte(x.URL, '@')
+	if at < 0 {
+		return x.URL
+	}
+	scheme, _, ok := strings.Cut(x.URL, "://")
+	if ok && len(scheme) < at {
+		return scheme + "://" + x.URL[at+1:]
+	}
+	return x.URL[at+1:]
 }
 
 // values adds the settings of the mode to those that the protocol shows.
@@ -89,7 +116,7 @@ func (x *Export) values(v map[string][]string) {
 	delete(v, nameFrequency)
 	v[nameMode] = []string{ModeOpenTelemetry}
 	if x.URL != "" {
-		v["url"] = []string{x.URL}
+		v["url"] = []string{x.shownURL()}
 	}
 	if len(x.Resource) > 0 {
 		v["resource"] = x.Resource

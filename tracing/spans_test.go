@@ -229,6 +229,12 @@ func TestShownSettings(t *testing.T) {
 	if v["bsp_schedule_delay"][0] != "5000" || len(v["resource"]) != 2 || v[nameMode][0] != ModeOpenTelemetry {
 		t.Errorf("got %v", v)
 	}
+	for url, want := range map[string]string{"http://u:secret@c:1/x": "http://c:1/x", "u:secret@c:1": "c:1", "http://c:1/x": "http://c:1/x"} {
+		s.Export.URL = url
+		if got := s.Values()["url"][0]; got != want {
+			t.Errorf("%s is shown as %s", url, got)
+		}
+	}
 	if v[nameFile] != nil || v[nameFrequency] != nil {
 		t.Errorf("settings of the other mode: %v", v)
 	}

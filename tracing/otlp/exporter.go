@@ -49,6 +49,7 @@ type Exporter struct {
 
 	mu      sync.Mutex
 	waiting []*infer.TraceFamily // mu
+	over    bool                 // mu; Run has ended
 
 	gateway *resourcepb.Resource
 	scope   *commonpb.InstrumentationScope
@@ -72,6 +73,9 @@ func New(cfg tracing.Export, deps Deps) (*Exporter, error) {
 	}
 	x := &Exporter{cfg: cfg, deps: deps, kick: make(chan struct{}, 1)}
 	x.wakeAt = max(1, min(cfg.MaxBatch/spansOfCall, cfg.MaxQueue/2))
+	if cfg.ScheduleDelay == 0 {
+		x.wakeAt = 1 // nothing waits
+	}
 	x.encoder.baggage = cfg.Baggage
 	x.encoder.workers = map[string][]byte{}
 	x.scope = &commonpb.InstrumentationScope{Name: "triton-server", Version: deps.Version}
@@ -80,7 +84,7 @@ func New(cfg tracing.Export, deps Deps) (*Exporter, error) {
 		opts := []otlptracegrpc.Option{otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{Enabled: true, InitialInterval: retryFirst,
 			MaxInterval: retryMost, MaxElapsedTime: cfg.ExportTimeout})}
 		if cfg.URL != "" {
-			opts = append(opts, otlptracegrpc.WithEndpointURL(cfg.URL))
+			opts = append(opts, otlptracegrpc.WithEndpointURL(cfg.Endpoint()))
 		}
 		x.client = otlptracegrpc.NewClient(opts...)
 		return x, nil
@@ -88,7 +92,7 @@ func New(cfg tracing.Export, deps Deps) (*Exporter, error) {
 	opts := []otlptracehttp.Option{otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: retryFirst,
 		MaxInterval: retryMost, MaxElapsedTime: cfg.ExportTimeout})}
 	if cfg.URL != "" {
-		opts = append(opts, otlptracehttp.WithEndpointURL(cfg.URL))
+		opts = append(opts, otlptracehttp.WithEndpointURL(cfg.Endpoint()))
 	}
 	encoding := otlptracehttp.EncodingProtobuf
 	if cfg.Protocol == tracing.ProtocolJSON {
@@ -102,20 +106,21 @@ func New(cfg tracing.Export, deps Deps) (*Exporter, error) {
 // spansOfCall are the spans that most calls have.
 const spansOfCall = 9
 
-// Take queues a call whose spans are complete; it is lost where the queue is full. It
-// wakes Run for a whole export only: to be woken for each call would cost more than the
+// Take queues a call whose spans are complete; it is lost where the queue is full, or
+// Run has ended. It wakes Run for a whole export only: to be woken for each call would cost more than the
 // spans do.
 func (x *Exporter) Take(f *infer.TraceFamily) {
 	x.mu.Lock()
 	n := len(x.waiting)
-	if n < x.cfg.MaxQueue {
+	room := n < x.cfg.MaxQueue && !x.over
+	if room {
 		x.waiting = append(x.waiting, f)
 	}
 	x.mu.Unlock()
-	switch n + 1 {
-	case x.cfg.MaxQueue + 1:
+	switch {
+	case !room:
 		x.drop(1)
-	case x.wakeAt:
+	case n+1 == x.wakeAt:
 		select {
 		case x.kick <- struct{}{}:
 		default:
@@ -154,7 +159,11 @@ func (x *Exporter) Run(ctx context.Context) error {
 	if err := x.client.Start(last); err != nil {
 		return fmt.Errorf("OpenTelemetry: %w", err)
 	}
-	timer := time.NewTimer(x.cfg.ScheduleDelay)
+	delay := x.cfg.ScheduleDelay
+	if delay == 0 { // each call wakes; a timer of 0 would never rest
+		delay = time.Hour
+	}
+	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	var calls []*infer.TraceFamily
 	for {
@@ -171,7 +180,7 @@ func (x *Exporter) Run(ctx context.Context) error {
 			}
 		}
 		x.running(ctx)
-		timer.Reset(x.cfg.ScheduleDelay)
+		timer.Reset(delay)
 	}
 }
 
@@ -212,6 +221,9 @@ func (x *Exporter) collect(f *infer.TraceFamily) {
 // finish sends what there is.
 func (x *Exporter) finish(ctx context.Context, calls []*infer.TraceFamily) error {
 	end := time.Now().Add(x.atEnd())
+	x.mu.Lock()
+	x.over = true
+	x.mu.Unlock()
 	for _, f := range x.taken(calls) {
 		if x.collect(f); x.encoder.spans >= x.cfg.MaxBatch {
 			x.export(ctx, time.Until(end))

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -252,6 +253,59 @@ func TestCollectorGoneAndBack(t *testing.T) {
 	log := r.log.String()
 	if strings.Count(log, "can't be exported") != 1 || strings.Count(log, "exported again") != 1 {
 		t.Errorf("log: %s", log)
+	}
+}
+
+// Without a delay a call leaves at once, and an exporter that has nothing to do rests.
+func TestNoDelay(t *testing.T) {
+	c := &collector{}
+	s := httptest.NewServer(c)
+	t.Cleanup(s.Close)
+	r := start(t, func(x *tracing.Export) { x.URL, x.ScheduleDelay = s.URL+"/v1/traces", 0 })
+	for n := range 3 {
+		r.Take(call("m"))
+		c.wait(t, tracing.DefaultService+"/InferRequest", n+1)
+	}
+	var before, after syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &before); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(200 * time.Millisecond)
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &after); err != nil {
+		t.Fatal(err)
+	}
+	if spent := time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()); spent > 50*time.Millisecond {
+		t.Errorf("an idle exporter computed %v in 200 ms", spent)
+	}
+}
+
+// What comes after the end is lost, and counted.
+func TestTakeAfterTheEnd(t *testing.T) {
+	c := &collector{}
+	s := httptest.NewServer(c)
+	t.Cleanup(s.Close)
+	r := start(t, func(x *tracing.Export) { x.URL = s.URL + "/v1/traces" })
+	r.stop()
+	r.Take(call("m"))
+	if r.Dropped() != 1 {
+		t.Errorf("%d dropped, want 1", r.Dropped())
+	}
+}
+
+// The original's client takes a URL without a scheme for http.
+func TestURLs(t *testing.T) {
+	c := &collector{}
+	s := httptest.NewServer(c)
+	t.Cleanup(s.Close)
+	r := start(t, func(x *tracing.Export) { x.URL = strings.TrimPrefix(s.URL, "http://") + "/v1/traces" })
+	r.Take(call("m"))
+	c.wait(t, tracing.DefaultService+"/InferRequest", 1)
+	for _, url := range []string{"ftp://host/v1", "http:///v1/traces", "http://%zz", "://x"} {
+		cfg := tracing.DefaultExport()
+		cfg.URL = url
+		if _, err := New(cfg, Deps{Log: slog.New(slog.DiscardHandler)}); err == nil {
+			t.Errorf("%s was taken", url)
+		}
 	}
 }
 
