@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -99,7 +100,9 @@ type call struct {
 	account     *account // of what the envelope tells
 	late        *account // of the model that the body named; nil: none
 	opened      int64
+	spent       int64 // bytes of the body that account and late were charged for
 	bytes, more int64 // of bodies, held by account and by late
+	refused     bool  // by Request
 }
 
 // amounts are what a call spends or holds, by kind. 0 asks whether anything is left.
@@ -152,7 +155,7 @@ func (l *Limits) Open(ctx context.Context, env *infer.Envelope) error {
 		l.release(env, c)
 		return err
 	}
-	c.bytes = max(take[BytesInFlight], 0)
+	c.bytes, c.spent = max(take[BytesInFlight], 0), max(take[Bytes], 0)
 	return nil
 }
 
@@ -187,9 +190,12 @@ func (l *Limits) Request(ctx context.Context, req *infer.Request) error {
 			take[BytesInFlight] = size
 		}
 		if err := l.enter(ctx, a, &take, l.now()); err != nil {
+			c.refused = c.refused || !env.Streaming
 			return err
 		}
-		c.bytes += max(take[BytesInFlight], 0)
+		if !env.Streaming { // whose requests may come here side by side
+			c.bytes, c.spent = c.bytes+max(take[BytesInFlight], 0), c.spent+max(take[Bytes], 0)
+		}
 	}
 	if c.account.key.phase == early {
 		return l.late(ctx, req, c, size)
@@ -214,15 +220,16 @@ func (l *Limits) late(ctx context.Context, req *infer.Request, c *call, size int
 	}
 	err := l.enter(ctx, a, &take, l.now())
 	if err != nil || env.Streaming || c.late != nil {
+		c.refused = c.refused || err != nil && !env.Streaming
 		l.leave(a)
 		return err
 	}
-	c.late, c.more = a, size
+	c.late, c.more, c.spent = a, size, size
 	return nil
 }
 
-// Close is pipeline.Admission: it gives back what was held, and charges the time that
-// the models took.
+// Close is pipeline.Admission: it gives back what was held, charges the time that the
+// models took, and what of the body came in place of what was announced.
 func (l *Limits) Close(env *infer.Envelope, end *infer.End) {
 	c, ok := env.Admitted.(*call)
 	if !ok {
@@ -230,11 +237,11 @@ func (l *Limits) Close(env *infer.Envelope, end *infer.End) {
 	}
 	a, now := c.account, int64(0)
 	took := computed(end.Request)
-	unknown := env.BodySize < 0 && end.Received > 0 && env.Action != infer.ActionInference
+	settle := !env.Streaming && (a.kinds[Bytes] || c.late != nil && c.late.kinds[Bytes])
 	switch {
 	case end.Request != nil && end.Request.Times.RequestEnd > 0:
 		now = end.Request.Times.RequestEnd // just taken, by the same clock
-	case took > 0 || unknown || a.kinds[Concurrency] || a.kinds[BytesInFlight] || c.late != nil:
+	case took > 0 || settle || a.kinds[Concurrency] || a.kinds[BytesInFlight] || c.late != nil:
 		now = l.now()
 	}
 	if took > 0 {
@@ -243,8 +250,15 @@ func (l *Limits) Close(env *infer.Envelope, end *infer.End) {
 			l.charge(c.late, Compute, took, now)
 		}
 	}
-	if unknown {
-		l.charge(a, Bytes, end.Received, now)
+	if settle {
+		came := end.Received
+		if c.refused { // by limits: then it spends of none
+			came = min(came, c.spent)
+		}
+		l.settle(a, c.spent, came, now)
+		if c.late != nil {
+			l.settle(c.late, c.spent, came, now)
+		}
 	}
 	l.exit(a, c.bytes, now-c.opened)
 	if c.late != nil {
@@ -303,10 +317,10 @@ func (l *Limits) enter(ctx context.Context, a *account, take *amounts, now int64
 func (l *Limits) through(ctx context.Context, a *account, take *amounts, now int64) (*use, int64) {
 	p := patience{ctx: ctx}
 	defer p.end()
-	var passed uint64 // by shadowed limits alone: there is nothing to undo
+	var passed []int // by shadowed limits alone: there is nothing to undo
 	for i := range a.uses {
 		u := &a.uses[i]
-		n := take[u.limit.Kind]
+		n := u.ahead(take[u.limit.Kind])
 		if n == skip || n == 0 && u.limit.Kind.held() {
 			continue
 		}
@@ -319,14 +333,14 @@ func (l *Limits) through(ctx context.Context, a *account, take *amounts, now int
 			if u.limit.Kind.held() {
 				u.meter.force(n)
 			} else {
-				passed |= 1 << (i % 64)
+				passed = append(passed, i)
 			}
 			continue
 		}
 		u.tally.refused.Add(1)
 		for j := range i {
-			if passed&(1<<(j%64)) == 0 {
-				l.undo(&a.uses[j], take[a.uses[j].limit.Kind], now)
+			if !slices.Contains(passed, j) {
+				l.undo(&a.uses[j], a.uses[j].ahead(take[a.uses[j].limit.Kind]), now)
 			}
 		}
 		if wait > 0 {
@@ -403,26 +417,6 @@ func (l *Limits) giveBack(u *use, n, took int64) {
 	if s := u.meter.shared; s != nil && l.table.link.up() {
 		l.released(u)
 	}
-}
-
-// received is the size of a request's tensors: that of its body is not known.
-func received(req *infer.Request) (n int64) {
-	for i := range req.Inputs {
-		n += int64(len(req.Inputs[i].Data))
-	}
-	return n
-}
-
-// elements counts those of all inputs. The request is valid, so none has too many.
-func elements(req *infer.Request) (sum int64) {
-	for i := range req.Inputs {
-		n, err := infer.Elements(req.Inputs[i].Shape)
-		if err != nil || n > 1<<50 {
-			n = 1 << 50
-		}
-		sum += n
-	}
-	return sum
 }
 
 // computed is the compute time of a request in microseconds: its part, by rows, of what

@@ -176,7 +176,8 @@ type Call struct {
 	// Certificate is the client's, verified by the transport; nil: none.
 	Certificate *x509.Certificate
 
-	env *infer.Envelope // of a control call, once it is opened
+	env  *infer.Envelope // of a control call, once it is opened
+	read int64           // bytes of a control call's body
 }
 
 // Serve answers one call into reply, which the caller writes out and then Releases.

@@ -19,9 +19,9 @@ func (a *API) serveControl(ctx context.Context, call *Call, rt route, reply *Rep
 	env := &infer.Envelope{}
 	a.envelope(env, call, rt)
 	env.Header, call.env = call.Header.Get, env
-	end := infer.End{Received: max(call.Length, 0)}
+	var end infer.End
 	defer func() {
-		end.Status, end.Sent = reply.Status, reply.Length
+		end.Status, end.Received, end.Sent = reply.Status, call.read, reply.Length
 		a.pipeline.Close(env, &end)
 	}()
 	inner, err := a.pipeline.Open(ctx, env)
@@ -110,6 +110,7 @@ func (r *Reply) json(b []byte) {
 // document reads the whole body of a control call.
 func (a *API) document(ctx context.Context, call *Call) ([]byte, error) {
 	b := bodyReader{ctx: ctx, from: call.Body, length: call.Length}
+	defer func() { call.read = b.read }()
 	return b.prefix(nil, call.Length, maxControl)
 }
 

@@ -21,6 +21,7 @@ type fake struct {
 	heldBodies
 	open  func(ctx context.Context, env *infer.Envelope) error
 	infer func(ctx context.Context, req *infer.Request, send infer.SendFunc) error
+	ended func(end *infer.End) // nil: nobody asks
 	// visible says what lists show; nil: everything.
 	visible func(model string) bool
 	config  *modelconfig.ModelConfig
@@ -70,7 +71,12 @@ func (f *fake) Open(ctx context.Context, env *infer.Envelope) (context.Context, 
 	return ctx, nil
 }
 
-func (f *fake) Close(*infer.Envelope, *infer.End) { f.closed.Add(1) }
+func (f *fake) Close(_ *infer.Envelope, end *infer.End) {
+	f.closed.Add(1)
+	if f.ended != nil {
+		f.ended(end)
+	}
+}
 
 func (f *fake) Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
 	switch {

@@ -169,8 +169,8 @@ func (a *API) ended(x *exchange, call *Call) {
 		x.reply.Set(timing.Header, string(timing.Append(nil, &x.m.env, &x.m.req)))
 	}
 	end.Status, end.Request, end.Sent = x.reply.Status, &x.m.req, x.reply.Length
-	if end.Received = call.Length; call.Length < 0 {
-		end.Received = x.body.read
+	if end.Received = x.body.read; x.inf.r != nil { // as it came, before it grew
+		end.Received = x.inf.in.n
 	}
 	a.pipeline.Close(&x.m.env, end)
 }

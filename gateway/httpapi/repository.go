@@ -51,6 +51,7 @@ func (a *API) large(ctx context.Context, call *Call) ([]byte, *infer.Buffer, err
 		return body, nil, err
 	}
 	b := bodyReader{ctx: ctx, from: call.Body, length: call.Length, limit: a.limits.MaxBody}
+	defer func() { call.read = b.read }()
 	if call.Length > a.limits.MaxBody {
 		return nil, nil, bodyTooLarge(call.Length, a.limits.MaxBody)
 	}

@@ -7,5 +7,5 @@ import "github.com/sluice-serve/sluice/infer"
 func (a *API) stray(call *Call, reply *Reply) {
 	env := &infer.Envelope{}
 	a.envelope(env, call, route{})
-	a.pipeline.Close(env, &infer.End{Status: reply.Status, Received: max(call.Length, 0), Sent: reply.Length})
+	a.pipeline.Close(env, &infer.End{Status: reply.Status, Sent: reply.Length})
 }
