@@ -404,6 +404,8 @@ func FuzzBesideTheLibrary(f *testing.F) {
 		}
 		if lower := bytes.ToLower(sent); bytes.Contains(lower, []byte("content-length")) && bytes.Contains(lower, []byte("transfer-encoding")) {
 			t.Skip("net/http takes both together")
+		} else if bytes.Contains(lower, []byte("chunked")) && bytes.ContainsFunc(sent, func(r rune) bool { return r < ' ' && r != '\r' && r != '\n' }) {
+			t.Skip("net/http takes control characters in a chunk's extension")
 		}
 		got, want := talk(t, addr, sent), talk(t, alone.Addr().String(), sent)
 		if got != want {
