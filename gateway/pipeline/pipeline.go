@@ -144,9 +144,12 @@ func (p *Pipeline) Infer(ctx context.Context, req *infer.Request, send infer.Sen
 		return err
 	}
 	defer m.Release()
-	if err = p.checked(ctx, m, req); err == nil {
-		err = p.execute(ctx, m, req, presented(m, req, send))
-	}
+	err = guarded(func() error {
+		if err := p.checked(ctx, m, req); err != nil {
+			return err
+		}
+		return p.execute(ctx, m, req, presented(m, req, send))
+	})
 	p.leave(m, req, err)
 	return err
 }

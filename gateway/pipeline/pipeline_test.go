@@ -17,6 +17,7 @@ type model struct {
 	decoupled bool
 	invalid   error
 	fails     error
+	panics    bool
 	freed     int
 }
 
@@ -42,6 +43,9 @@ func (m *model) Done(_ *infer.Request, err error) {
 
 func (m *model) Do(_ context.Context, req *infer.Request, send infer.SendFunc) error {
 	m.steps = append(m.steps, "do")
+	if m.panics {
+		panic("a bug")
+	}
 	if m.fails != nil {
 		return m.fails
 	}

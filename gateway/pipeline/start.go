@@ -76,6 +76,8 @@ func (w *walk) run(rest func() error) {
 	infer.Flush(w.Done(guarded(rest)))
 }
 
+// guarded makes an error of a panic of ours, so that it ends the one request, which is
+// recorded as any other.
 func guarded(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -2,7 +2,9 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -53,6 +55,7 @@ func TestTraceEnds(t *testing.T) {
 		"unknown":  {model{}, "x"},
 		"invalid":  {model{invalid: infer.Errorf(infer.InvalidArg, "bad")}, "m"},
 		"failed":   {model{fails: infer.Errorf(infer.Internal, "bad")}, "m"},
+		"a bug":    {model{panics: true}, "m"},
 	} {
 		for _, front := range []bool{false, true} {
 			ends := 0
@@ -126,5 +129,20 @@ func TestTracingOffAllocatesNothing(t *testing.T) {
 	off := tracing.New(tracing.DefaultSettings(), tracing.Deps{Log: slog.New(slog.DiscardHandler)})
 	if without, with := allocations(nil), allocations(off); with != without {
 		t.Errorf("%v allocations with tracing off, %v without", with, without)
+	}
+}
+
+// A bug of ours in a step ends its request as any other failure: it is recorded at its
+// model, and its trace ends.
+func TestABugInAStepIsRecorded(t *testing.T) {
+	ends := 0
+	m := &model{panics: true}
+	root := family(func(*infer.TraceFamily) { ends++ }).Begin("top", "")
+	child := root.Child("m", "")
+	err := New(models{m}).Step(t.Context(), m, &infer.Request{Model: "m", Trace: child}, release)
+	root.End()
+	var bug *infer.Bug
+	if !errors.As(err, &bug) || child.Err == nil || ends != 1 || !slices.Contains(m.steps, "failed") {
+		t.Errorf("got %v, %d ends, %v", err, ends, m.steps)
 	}
 }
