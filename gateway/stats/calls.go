@@ -20,8 +20,11 @@ type Calls struct {
 
 	mu         sync.Mutex
 	refused    map[refusal]uint64
-	principals map[string]*principal // by name; "" are all further ones
+	principals map[string]*principal // by name; others are all further ones
 }
+
+// others is the name of all principals beyond the bound, and of one that is called so.
+const others = "other"
 
 type refusal struct{ protocol, reason string }
 
@@ -110,7 +113,7 @@ func (c *Calls) principal(who *infer.Principal) *principal {
 		return p
 	}
 	if len(c.principals) >= c.most {
-		name = ""
+		name = others
 		if p := c.principals[name]; p != nil {
 			return p
 		}
@@ -133,9 +136,6 @@ func (c *Calls) collect(w writer) {
 			"protocol", r.protocol, "reason", r.reason)
 	}
 	for name, p := range c.principals {
-		if name == "" {
-			name = "other"
-		}
 		for i := range p.outcomes {
 			w.counter("sluice_principal_requests_total", "Calls of a principal, by outcome.", float64(p.outcomes[i].Load()),
 				"principal", name, "outcome", c.outcomes[i])

@@ -138,3 +138,19 @@ func BenchmarkDone(b *testing.B) {
 		})
 	}
 }
+
+// A principal may be called like the sum of all further ones: there is one series of each
+// name, or the whole scrape would fail.
+func TestAPrincipalCalledOther(t *testing.T) {
+	for _, first := range []string{"other", "one"} {
+		r := New(Config{})
+		c := r.Calls([]string{"ok"}, 1)
+		for _, name := range []string{first, "two", "other"} {
+			c.Ended(&infer.Envelope{Protocol: "http", Principal: &infer.Principal{Name: name}}, &infer.End{}, "ok")
+		}
+		text := scrape(t, r, classicText)
+		if n := strings.Count(text, `sluice_principal_requests_total{outcome="ok",principal="other"}`); n != 1 {
+			t.Errorf("%s first: %d series: %.300s", first, n, text)
+		}
+	}
+}
