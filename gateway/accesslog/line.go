@@ -29,7 +29,7 @@ func (l *line) encode(env *infer.Envelope, end *infer.End, wall, now int64, oneO
 	l.b = append(l.b, Outcome(env, end)...)
 	l.b = append(l.b, '"')
 	l.call(env, end)
-	l.result(end)
+	l.result(env, end)
 	l.ids(env, end.Request)
 	l.who(env)
 	if end.Request != nil {
@@ -74,11 +74,13 @@ func (l *line) call(env *infer.Envelope, end *infer.End) {
 	l.number("status", int64(end.Status))
 }
 
-func (l *line) result(end *infer.End) {
+func (l *line) result(env *infer.Envelope, end *infer.End) {
 	if end.Err == nil {
 		return
 	}
-	l.plain("code", infer.CodeOf(end.Err).String())
+	if !transport(env, end.Err) { // else grpc_code says all there is
+		l.plain("code", infer.CodeOf(end.Err).String())
+	}
 	if r := infer.ReasonOf(end.Err); r != "" {
 		l.plain("reason", string(r))
 	}

@@ -2,14 +2,19 @@ package accesslog
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/sluice-serve/sluice/infer"
 )
@@ -132,6 +137,11 @@ func FuzzText(f *testing.F) {
 	})
 }
 
+// library is the end of a call that the gRPC library failed.
+func library(code codes.Code) infer.End {
+	return infer.End{Status: int(code), Err: status.Error(code, "of the library")}
+}
+
 func TestOutcomes(t *testing.T) {
 	http := &infer.Envelope{Protocol: "http"}
 	for _, c := range []struct {
@@ -149,6 +159,27 @@ func TestOutcomes(t *testing.T) {
 		if got := Outcome(http, &c.end); got != c.want {
 			t.Errorf("%+v: got %s, want %s", c.end, got, c.want)
 		}
+	}
+	grpc, probe := &infer.Envelope{Protocol: "grpc"}, &infer.Envelope{Protocol: "http", Action: infer.ActionHealth, Opened: 1}
+	for _, c := range []struct {
+		env  *infer.Envelope
+		end  infer.End
+		want string
+	}{
+		{probe, infer.End{Status: 400}, Refused}, {probe, infer.End{Status: 200}, OK}, {probe, infer.End{Status: 500}, Failed},
+		{&infer.Envelope{Protocol: "http"}, infer.End{Status: 404}, Invalid}, // no route, and so no action
+		{grpc, infer.End{}, OK}, {grpc, library(codes.Canceled), Cancelled}, {grpc, library(codes.Unavailable), Cancelled},
+		{grpc, library(codes.ResourceExhausted), Refused}, {grpc, library(codes.Unimplemented), Invalid},
+		{grpc, library(codes.Internal), Failed}, {grpc, infer.End{Status: 13, Err: errors.New("x")}, Failed},
+		{grpc, infer.End{Status: 1, Err: fmt.Errorf("left: %w", context.Canceled)}, Cancelled},
+	} {
+		if got := Outcome(c.env, &c.end); got != c.want {
+			t.Errorf("%s %+v: got %s, want %s", c.env.Protocol, c.end, got, c.want)
+		}
+	}
+	end := library(codes.Unavailable)
+	if got := encoded(grpc, &end, 1); strings.Contains(got, `"code"`) || !strings.Contains(got, `"grpc_code":14`) {
+		t.Errorf("a connection that is gone became %s", got)
 	}
 	known := map[string]bool{}
 	for _, o := range Outcomes() {

@@ -1,7 +1,11 @@
 package accesslog
 
 import (
+	"context"
 	"errors"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/sluice-serve/sluice/infer"
 )
@@ -22,7 +26,10 @@ func Outcomes() []string { return []string{OK, Invalid, Denied, Refused, Cancell
 // Outcome sorts how a call ended.
 func Outcome(env *infer.Envelope, end *infer.End) string {
 	if end.Err == nil {
-		return ofStatus(env.Protocol, end.Status)
+		return ofStatus(env, end.Status)
+	}
+	if transport(env, end.Err) {
+		return ofGRPC(end.Status)
 	}
 	reason := infer.ReasonOf(end.Err)
 	switch infer.CodeOf(end.Err) {
@@ -48,14 +55,37 @@ func Outcome(env *infer.Envelope, end *infer.End) string {
 
 // ofStatus is for answers that are no error of ours: a health check that says no, a path
 // that is none, and what broke before an error was made of it.
-func ofStatus(protocol string, status int) string {
+func ofStatus(env *infer.Envelope, status int) string {
 	switch {
-	case protocol == "grpc" && status == 0, protocol == "http" && status >= 200 && status < 400:
+	case env.Protocol == "grpc" && status == 0, env.Protocol == "http" && status >= 200 && status < 400:
 		return OK
-	case protocol == "http" && status >= 400 && status < 500:
+	case env.Protocol == "http" && env.Action == infer.ActionHealth && env.Opened != 0 && status < 500:
+		return Refused // "no" is the state of the server, or of the model
+	case env.Protocol == "http" && status >= 400 && status < 500:
 		return Invalid
 	}
 	return Failed
+}
+
+// transport says that an error is the gRPC library's, not one of ours in its clothes: a
+// caller that left while it was answered, a message that is too long.
+func transport(env *infer.Envelope, err error) bool {
+	var known *infer.Error
+	return env.Protocol == "grpc" && !errors.As(err, &known) && !errors.Is(err, context.Canceled) &&
+		!errors.Is(err, context.DeadlineExceeded) && status.Code(err) != codes.Unknown && status.Code(err) != codes.Internal
+}
+
+// ofGRPC sorts an error of the library by its code.
+func ofGRPC(status int) string {
+	switch codes.Code(status) {
+	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable: // the last is a connection that is gone
+		return Cancelled
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return Denied
+	case codes.ResourceExhausted:
+		return Refused
+	}
+	return Invalid
 }
 
 // malformed says that an inference never got to a queue and that no bug of ours stopped
