@@ -38,7 +38,7 @@ func (g *Gateway) openLimits(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	limits, err := admission.New(ctx, g.cfg.Limits.File, admission.Deps{Log: g.logger, Redis: redis, Reloaded: g.stats.Reload("limits").Done})
+	limits, err := admission.New(ctx, g.cfg.Limits.File, admission.Deps{Log: g.logger, Redis: redis, Known: g.models.Known, Reloaded: g.stats.Reload("limits").Done})
 	if err != nil {
 		return err
 	}

@@ -68,6 +68,40 @@ func TestWrongBodiesArePaid(t *testing.T) {
 	}
 }
 
+// Names of models that are not there, or longer than any, share one meter: they take
+// neither room nor memory from those that are.
+func TestUnknownModelsShare(t *testing.T) {
+	now := int64(time.Hour)
+	rules, err := Parse([]byte("rules: [{name: r, each: principal+model, requests: 3/h}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, known := range []func(string) bool{nil, func(model string) bool { return model == "m" }} {
+		l, err := start(t.Context(), rules, Deps{Now: func() int64 { return now }, Known: known})
+		if err != nil {
+			t.Fatal(err)
+		}
+		call := func(model string) error {
+			env := &infer.Envelope{Action: infer.ActionInference, Model: model, Principal: &infer.Principal{Name: "p"}}
+			err := l.Open(t.Context(), env)
+			l.Close(env, &infer.End{})
+			return err
+		}
+		refused := 0
+		for i := range 100 {
+			if call(fmt.Sprint(i, strings.Repeat("x", 300))) != nil {
+				refused++
+			}
+		}
+		if refused != 97 || l.table.size() != 1 {
+			t.Errorf("%d of 100 were refused, with %d meters; want 97 and 1", refused, l.table.size())
+		}
+		if err := call("m"); err != nil {
+			t.Errorf("one that is there: %v", err)
+		}
+	}
+}
+
 // A call may meet any number of limits; what those that only watch would have refused
 // never keeps what another one held.
 func TestManyShadows(t *testing.T) {

@@ -92,19 +92,34 @@ func (l *Limits) account(g *generation, who *infer.Principal, key accountKey) *a
 	if !g.rules.remote {
 		key.remote = netip.Addr{}
 	}
-	s := g.shard(&key)
+	if a := l.look(g, who, &key, false); a != nil {
+		return a
+	}
+	if len(key.model) > maxName || key.phase != envoy && key.model != "" && !l.known(key.model) {
+		key.model = ""
+	}
+	return l.look(g, who, &key, true)
+}
+
+// maxName bounds the names of models that are told apart. Longer ones, and such as are
+// not there, count as no model: else any caller could fill the room for meters.
+const maxName = 256
+
+// look finds an account, or makes it; nil: the rules have changed, or it may not make one.
+func (l *Limits) look(g *generation, who *infer.Principal, key *accountKey, make bool) *account {
+	s := g.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return nil
-	}
-	a := s.accounts[key]
+	a := s.accounts[*key]
 	if a != nil && who != nil && !slices.Equal(a.groups, who.Groups) {
 		l.dropLocked(s, a) // the policy gives this name other groups now
 		a = nil
 	}
+	if s.closed || a == nil && !make {
+		return nil
+	}
 	if a == nil {
-		a = l.openLocked(g, s, who, key)
+		a = l.openLocked(g, s, who, *key)
 	}
 	a.touched = true
 	a.refs.Add(1)

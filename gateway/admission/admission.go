@@ -18,6 +18,7 @@ type Limits struct {
 	generation atomic.Pointer[generation]
 	calls      sync.Pool // *call
 	now        func() int64
+	known      func(model string) bool
 	log        *slog.Logger
 	file       watched // Run's
 	reloaded   func(error)
@@ -31,6 +32,9 @@ type Deps struct {
 	Log   *slog.Logger
 	Now   func() int64 // nanoseconds that never go back and are never 0; nil: infer.Now
 	Redis *Redis       // nil: limits are this gateway's own
+	// Known says that there is such a model, ready or not; nil: of all names. It does not
+	// block.
+	Known func(model string) bool
 	// Reloaded hears of each reading of the file that found it changed; nil: nobody asks.
 	Reloaded func(error)
 }
@@ -54,9 +58,12 @@ func New(ctx context.Context, path string, deps Deps) (*Limits, error) {
 
 // start makes limits of rules.
 func start(ctx context.Context, rules *Rules, deps Deps) (*Limits, error) {
-	l := &Limits{log: deps.Log, now: deps.Now, reloaded: deps.Reloaded, tallies: map[tallyKey]*tally{}}
+	l := &Limits{log: deps.Log, now: deps.Now, known: deps.Known, reloaded: deps.Reloaded, tallies: map[tallyKey]*tally{}}
 	if l.now == nil {
 		l.now = infer.Now
+	}
+	if l.known == nil {
+		l.known = func(string) bool { return true }
 	}
 	if l.reloaded == nil {
 		l.reloaded = func(error) {}

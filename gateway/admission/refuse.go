@@ -29,9 +29,9 @@ func refusal(u *use, n, wait int64, key *accountKey) error {
 		}
 		who = fmt.Sprintf(" of principal '%s'", key.principal)
 	case EachModel:
-		who = fmt.Sprintf(" of model '%s'", key.model)
+		who = " of " + model(key)
 	case EachBoth:
-		who = fmt.Sprintf(" of principal '%s' with model '%s'", key.principal, key.model)
+		who = fmt.Sprintf(" of principal '%s' with %s", key.principal, model(key))
 	case EachRemote:
 		who = " of your address"
 	}
@@ -42,4 +42,11 @@ func refusal(u *use, n, wait int64, key *accountKey) error {
 	}
 	e.Err = fmt.Errorf("limit '%s'%s: %s; try again in %v", u.rule.Name, who, u.limit.text, time.Duration(wait).Round(time.Millisecond))
 	return e
+}
+
+func model(key *accountKey) string {
+	if key.model == "" {
+		return "calls of no known model"
+	}
+	return "model '" + key.model + "'"
 }

@@ -37,6 +37,9 @@ func (r *Repository) Ready() bool {
 	return true
 }
 
+// Known says that there is a model of that name, in whatever state.
+func (r *Repository) Known(name string) bool { return r.view.Load().models[name] != nil }
+
 // ModelReady says whether a version has an instance in service. Errors as Acquire,
 // since the original's front ends take an unknown model for one that is not ready.
 func (r *Repository) ModelReady(name, version string) (bool, error) {
