@@ -10,7 +10,7 @@
 // grown past a size: Run notices a moved file within a second, and at once when it is told
 // to reopen.
 //
-// Add may be called from any goroutine; Run is one goroutine and owns the file. The one
+// Add may be called from any goroutine; Run's one goroutine owns the file. The one
 // lock guards the buffer, and no I/O runs under it.
 //
 // A line's members, those left out that have nothing to say:

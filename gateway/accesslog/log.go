@@ -24,8 +24,9 @@ type Log struct {
 
 	written, lost, rotated atomic.Uint64
 
-	pace time.Duration // flushEvery
-	wake chan struct{} // the buffer is half full
+	pace     time.Duration // flushEvery
+	patience time.Duration // lastWords
+	wake     chan struct{} // the buffer is half full
 
 	mu     sync.Mutex
 	buffer []byte // mu; complete lines that wait
@@ -40,7 +41,7 @@ func Open(cfg Config, deps Deps) (*Log, error) {
 	if !cfg.On() {
 		return nil, nil
 	}
-	l := &Log{cfg: cfg, deps: deps, pace: flushEvery, wake: make(chan struct{}, 1), buffer: make([]byte, 0, cfg.Buffer/2)}
+	l := &Log{cfg: cfg, deps: deps, pace: flushEvery, patience: lastWords, wake: make(chan struct{}, 1), buffer: make([]byte, 0, cfg.Buffer/2)}
 	l.lines.New = func() any { return &line{b: make([]byte, 0, 1024)} }
 	l.out = output{cfg: &l.cfg, spare: make([]byte, 0, cfg.Buffer/2)}
 	if err := l.out.open(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -216,6 +217,71 @@ func TestWriteThatFails(t *testing.T) {
 	add(l, "b")
 	eventually(t, "lost", func() bool { return l.Figures().Lost == 2 })
 	stop()
+}
+
+// Half a line that a disk took before it was full stays alone.
+func TestHalfALine(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	o := output{cfg: &Config{}, file: w}
+	if err := w.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	n, err := o.write([]byte(strings.Repeat("0123456789\n", 20_000))) // more than a pipe holds
+	if err == nil || n == 0 {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	got := make([]byte, n)
+	if _, err := io.ReadFull(r, got); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.SetWriteDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.write([]byte("whole\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rest, err := io.ReadAll(r)
+	if want := "whole\n"; err != nil || got[n-1] != '\n' && string(rest) != "\n"+want || got[n-1] == '\n' && string(rest) != want {
+		t.Errorf("behind %q comes %q, %v", got[n-5:], rest, err)
+	}
+}
+
+// Nobody reads the pipe that the lines go to: the end of the server does not wait for it.
+func TestEndDoesNotWaitForAReader(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := open(t, func(c *Config) { c.Buffer = 1 << 20 }, nil)
+	if err := l.out.file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l.out.file, l.patience = w, 50*time.Millisecond
+	for i := range 1000 { // more than a pipe holds
+		add(l, strconv.Itoa(i))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	cancel()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("Run still waits")
+	}
+	r.Close() // lets go of who writes
+	eventually(t, "the writer ends", func() bool { return l.Figures().Lost+l.Figures().Written >= 1000 })
 }
 
 func TestAddDoesNotAllocate(t *testing.T) {

@@ -1,6 +1,7 @@
 package accesslog
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,9 @@ import (
 	"time"
 )
 
+// lastWords is how long the last lines may take once the log ends.
+const lastWords = 2 * time.Second
+
 // flushEvery is how long a line waits for the disk, at most; the file is looked for by its
 // name at every fifth time. complainFor is the time between two complaints.
 const (
@@ -19,11 +23,35 @@ const (
 )
 
 // Run writes lines until ctx ends, then writes what waits and closes the file. A file that
-// can't be written loses lines and ends nothing: it is tried again.
+// can't be written loses lines and ends nothing: it is tried again. Whoever reads standard
+// output, or a pipe, may have stopped to do so: the end waits for that no longer than
+// lastWords, and leaves the goroutine that writes behind.
 func (l *Log) Run(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
+	done := make(chan error, 1)
+	go func() { done <- l.serve(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	late := time.NewTimer(l.patience)
+	defer late.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-late.C:
+		if l.deps.Log != nil {
+			l.deps.Log.Error("the access log's last lines are lost: nobody took them in time", "file", l.cfg.File, "waited", l.patience)
+		}
+		return nil
+	}
+}
+
+// serve is Run as long as the file takes lines.
+func (l *Log) serve(ctx context.Context) error {
 	tick := time.NewTicker(l.pace)
 	defer tick.Stop()
 	looked := time.Now()
@@ -63,8 +91,10 @@ func (l *Log) flush() {
 	if n == 0 {
 		return
 	}
-	if err := l.out.write(full); err != nil {
-		l.lost.Add(uint64(n))
+	if taken, err := l.out.write(full); err != nil {
+		whole := bytes.Count(full[:taken], []byte{'\n'})
+		l.written.Add(uint64(whole))
+		l.lost.Add(uint64(n - whole))
 		l.complain(err)
 		l.complain(l.out.reopen())
 		return
@@ -92,6 +122,7 @@ type output struct {
 	file       *os.File
 	info       fs.FileInfo // of file
 	size       int64
+	torn       bool // the file ends within a line
 	complained time.Time
 }
 
@@ -108,6 +139,9 @@ func (o *output) open() error {
 	info, err := f.Stat()
 	if err != nil {
 		return errors.Join(fmt.Errorf("access log: %w", err), f.Close())
+	}
+	if o.info == nil || !os.SameFile(info, o.info) {
+		o.torn = false
 	}
 	o.file, o.info, o.size = f, info, info.Size()
 	return nil
@@ -137,13 +171,22 @@ func (o *output) moved() bool {
 	return err != nil || !os.SameFile(info, o.info)
 }
 
-func (o *output) write(b []byte) error {
-	n, err := o.file.Write(b)
+// write appends lines. Where a disk took half of one before, they begin a line of their
+// own.
+func (o *output) write(b []byte) (n int, err error) {
+	if o.torn {
+		if _, err := o.file.Write([]byte{'\n'}); err != nil {
+			return 0, err
+		}
+		o.torn = false
+	}
+	n, err = o.file.Write(b)
 	o.size += int64(n)
 	if err == nil && n < len(b) {
 		err = io.ErrShortWrite
 	}
-	return err
+	o.torn = n > 0 && b[n-1] != '\n' || n == 0 && o.torn
+	return n, err
 }
 
 // rotate moves the file to .1, and those of before one on.
