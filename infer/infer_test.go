@@ -84,14 +84,17 @@ func TestBufferCounts(t *testing.T) {
 	if freed != 1 {
 		t.Errorf("freed %d times", freed)
 	}
-	for name, misuse := range map[string]func(){"release": b.Release, "retain": b.Retain} {
+	for _, c := range []struct {
+		name   string
+		misuse func()
+	}{{"release", b.Release}, {"retain", b.Retain}} { // the second would make the first look right
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("%s after the last release did not panic", name)
+					t.Errorf("%s after the last release did not panic", c.name)
 				}
 			}()
-			misuse()
+			c.misuse()
 		}()
 	}
 	var none *Buffer
