@@ -22,11 +22,14 @@ import (
 type State struct {
 	Ready  bool
 	Models []xds.Model // nil: not known
+	// Silent says that nothing came back in time: the gateway may be well, and the way to
+	// it broken.
+	Silent bool
 }
 
 // equal says that both say the same.
 func (s *State) equal(o *State) bool {
-	return s.Ready == o.Ready && (s.Models == nil) == (o.Models == nil) && slices.Equal(s.Models, o.Models)
+	return s.Ready == o.Ready && s.Silent == o.Silent && (s.Models == nil) == (o.Models == nil) && slices.Equal(s.Models, o.Models)
 }
 
 // Source tells of one gateway.
@@ -68,7 +71,7 @@ type Fleet struct {
 	files *files
 
 	mu     sync.Mutex
-	states map[string]State // mu; by gateway's name, see member.key
+	states map[string]State // mu; by member's key
 	wake   chan struct{}
 }
 
@@ -81,47 +84,21 @@ func New(cfg Config, deps Deps) (*Fleet, error) {
 	return f, nil
 }
 
-// Run watches until ctx ends.
+// Run watches until ctx ends. The first topology is told when every gateway was asked
+// once, or after a Timeout: Envoys that know more from an earlier control plane must not
+// hear that nobody is ready.
 func (f *Fleet) Run(ctx context.Context) error {
-	var watching sync.WaitGroup
-	defer watching.Wait()
-	members := map[string]*member{}
+	w := &watch{members: map[string]*member{}, resolver: newResolver(f.cfg.Timeout, f.nudge), until: time.Now().Add(f.cfg.Timeout)}
+	defer w.running.Wait()
 	defer func() {
-		for _, m := range members {
+		for _, m := range w.members {
 			m.stop()
 		}
 	}()
 	tick := time.NewTicker(f.cfg.Interval)
 	defer tick.Stop()
-	resolver := newResolver(f.cfg.Timeout)
-	var told *xds.Topology
-	fault, refused := "", ""
-	for first := true; ; first = false {
-		changed, err := f.files.read()
-		if err == nil {
-			fault = ""
-		} else if err.Error() != fault { // told once, not at every look
-			fault = err.Error()
-			f.deps.Log.Error("control plane: the old files count on", "error", err)
-		}
-		t := *f.files.topology
-		t.Gateways = resolver.expand(ctx, t.Gateways, f.deps.Log)
-		if changed && t.Upstream.TLS != nil { // with the new files
-			for name, m := range members {
-				m.stop()
-				delete(members, name)
-			}
-		}
-		f.follow(ctx, &watching, members, &t)
-		f.fill(&t)
-		if changed || first || told == nil || !same(told, &t) {
-			if err := f.deps.Server.Set(&t, maps.Clone(f.files.secrets)); err == nil {
-				told, refused = &t, ""
-			} else if told = nil; err.Error() != refused {
-				refused = err.Error()
-				f.deps.Log.Error("control plane: the topology is refused", "error", err)
-			}
-		}
+	for {
+		f.round(ctx, w)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -130,6 +107,65 @@ func (f *Fleet) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// watch is what Run knows from one look to the next.
+type watch struct {
+	running        sync.WaitGroup
+	members        map[string]*member // by key
+	resolver       *resolver
+	until          time.Time     // the first topology is told then at the latest
+	told           *xds.Topology // nil: none yet
+	good           files         // those of told
+	fault, refused string        // the last errors of files and control plane, which are logged once
+}
+
+// round looks at files and gateways once, and tells what has changed. A topology that
+// the control plane refuses leaves the one before in force, with what is found of its
+// gateways.
+func (f *Fleet) round(ctx context.Context, w *watch) {
+	changed, err := f.files.read()
+	if err == nil {
+		w.fault = ""
+	} else if err.Error() != w.fault { // told once, not at every look
+		w.fault = err.Error()
+		f.deps.Log.Error("control plane: the old files count on", "error", err)
+	}
+	t := *f.files.topology
+	gateways, found := w.resolver.expand(ctx, &w.running, t.Gateways, f.own, f.deps.Log)
+	t.Gateways = gateways
+	if w.told == nil {
+		f.follow(ctx, w, &t)
+	}
+	asked := f.fill(&t, w.told)
+	if w.told == nil && !(found && asked) && time.Now().Before(w.until) {
+		return
+	}
+	if changed || w.told == nil || !same(w.told, &t) {
+		if err := f.deps.Server.Set(&t, maps.Clone(f.files.secrets)); err != nil {
+			if err.Error() != w.refused {
+				w.refused = err.Error()
+				f.deps.Log.Error("control plane: the topology is refused", "error", err)
+			}
+			if w.told != nil {
+				f.files.topology, f.files.secrets = w.good.topology, w.good.secrets
+			}
+			return
+		}
+		w.told, w.good, w.refused = &t, *f.files, ""
+	}
+	if changed { // perhaps with new certificates
+		for key, m := range w.members {
+			if m.remote {
+				m.stop()
+				delete(w.members, key)
+			}
+		}
+	}
+	f.follow(ctx, w, &t)
+}
+
+// own says that a gateway tells of itself.
+func (f *Fleet) own(name string) bool { return f.deps.Sources[name] != nil }
 
 // same says that two topologies of the same file are alike in what was found.
 func same(a, b *xds.Topology) bool {
@@ -141,54 +177,64 @@ func same(a, b *xds.Topology) bool {
 
 // member is a gateway that is watched.
 type member struct {
-	key  string
-	stop context.CancelFunc
+	remote bool // it is asked over the network
+	stop   context.CancelFunc
+}
+
+// key names a gateway by where it is: under another name it is the same.
+func (f *Fleet) key(g *xds.Gateway) string {
+	if f.own(g.Name) {
+		return "own " + g.Name
+	}
+	return g.HTTP + " " + g.GRPC
 }
 
 // follow begins to watch gateways that are new and leaves those that are gone.
-func (f *Fleet) follow(ctx context.Context, watching *sync.WaitGroup, members map[string]*member, t *xds.Topology) {
+func (f *Fleet) follow(ctx context.Context, w *watch, t *xds.Topology) {
 	there := map[string]bool{}
 	for i := range t.Gateways {
 		g := t.Gateways[i]
-		there[g.Name] = true
-		key := g.HTTP + " " + g.GRPC
-		if m := members[g.Name]; m != nil {
-			if m.key == key {
-				continue
-			}
-			m.stop()
+		key := f.key(&g)
+		there[key] = true
+		if w.members[key] != nil {
+			continue
 		}
 		source := f.deps.Sources[g.Name]
-		if source == nil {
+		remote := source == nil
+		if remote {
 			s, err := newRemote(&g, t.Upstream.TLS, f.files.secrets, &f.cfg)
 			if err != nil {
 				f.deps.Log.Error("control plane: a gateway can't be asked", "gateway", g.Name, "error", err)
+				w.members[key] = &member{remote, func() {}} // said once
+				f.report(ctx, g.Name, key, State{})
 				continue
 			}
 			source = s
 		}
 		inner, stop := context.WithCancel(ctx)
-		members[g.Name] = &member{key, stop}
-		watching.Go(func() { source.Watch(inner, func(s State) { f.report(inner, g.Name, s) }) })
+		w.members[key] = &member{remote, stop}
+		w.running.Go(func() { source.Watch(inner, func(s State) { f.report(inner, g.Name, key, s) }) })
 	}
-	for name, m := range members {
-		if !there[name] {
+	for key, m := range w.members {
+		if !there[key] {
 			m.stop()
-			delete(members, name)
-			f.mu.Lock()
-			delete(f.states, name)
-			f.mu.Unlock()
+			delete(w.members, key)
 		}
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.states, func(key string, _ State) bool { return !there[key] })
 }
 
 // report notes what a source says, unless nobody listens to it any more.
-func (f *Fleet) report(ctx context.Context, name string, s State) {
+func (f *Fleet) report(ctx context.Context, name, key string, s State) {
 	f.mu.Lock()
-	old, known := f.states[name]
-	if ctx.Err() == nil {
-		f.states[name] = s
+	if ctx.Err() != nil {
+		f.mu.Unlock()
+		return
 	}
+	old, known := f.states[key]
+	f.states[key] = s
 	f.mu.Unlock()
 	if known && old.equal(&s) {
 		return
@@ -196,21 +242,43 @@ func (f *Fleet) report(ctx context.Context, name string, s State) {
 	if !known || old.Ready != s.Ready {
 		f.deps.Log.Info("control plane: gateway", "name", name, "ready", s.Ready, "models", len(s.Models))
 	}
+	f.nudge()
+}
+
+func (f *Fleet) nudge() {
 	select {
 	case f.wake <- struct{}{}:
 	default:
 	}
 }
 
-// fill puts what was found into t.
-func (f *Fleet) fill(t *xds.Topology) {
+// fill puts what was found into t; asked says that every gateway was asked. A control
+// plane that hears of no gateway at all in time has lost its own way to them, and goes on
+// telling what it told last of those: Envoys ask for readiness themselves.
+func (f *Fleet) fill(t, told *xds.Topology) (asked bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	asked = true
+	silent := told != nil
 	for i := range t.Gateways {
 		g := &t.Gateways[i]
-		s := f.states[g.Name]
+		s, known := f.states[f.key(g)]
+		asked, silent = asked && known, silent && s.Silent
 		g.Ready, g.Models = s.Ready, s.Models
 	}
+	if !silent {
+		return asked
+	}
+	last := make(map[string]*xds.Gateway, len(told.Gateways))
+	for i := range told.Gateways {
+		last[f.key(&told.Gateways[i])] = &told.Gateways[i]
+	}
+	for i := range t.Gateways {
+		if g := &t.Gateways[i]; last[f.key(g)] != nil {
+			g.Ready, g.Models = last[f.key(g)].Ready, last[f.key(g)].Models
+		}
+	}
+	return asked
 }
 
 // errNoAnswer is a gateway's answer that says nothing.

@@ -94,6 +94,8 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // sink is a control plane that keeps what it was told.
 type sink struct {
 	mu    sync.Mutex
+	first []string // what it was told first
+	bad   string   // the name of a gateway whose topologies it refuses
 	last  *xds.Topology
 	files xds.Secrets
 	count int
@@ -102,14 +104,24 @@ type sink struct {
 func (s *sink) Set(t *xds.Topology, files xds.Secrets) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.bad != "" && slices.ContainsFunc(t.Gateways, func(g xds.Gateway) bool { return g.Name == s.bad }) {
+		return errors.New("a bad gateway")
+	}
 	s.last, s.files = t, files
 	s.count++
+	if s.count == 1 {
+		s.first = s.gatewaysLocked()
+	}
 	return nil
 }
 
 func (s *sink) gateways() (out []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.gatewaysLocked()
+}
+
+func (s *sink) gatewaysLocked() (out []string) {
 	if s.last == nil {
 		return nil
 	}
@@ -257,6 +269,72 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
+// TestFirst starts a control plane beside gateways that serve: the first that Envoys are
+// told is not that nobody is ready.
+func TestFirst(t *testing.T) {
+	a, b := newGateway(t), newGateway(t)
+	s := begin(t, Config{Base: base(xds.Gateway{Name: "a", HTTP: a.address()}, xds.Gateway{Name: "b", HTTP: b.address()})}, Deps{})
+	s.wants(t, "a true ", "b true ")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Equal(s.first, s.gatewaysLocked()) {
+		t.Errorf("told %q first", s.first)
+	}
+}
+
+// TestRefused gives the control plane a topology that it refuses: the one before stays,
+// and follows its gateways.
+func TestRefused(t *testing.T) {
+	a := newGateway(t)
+	file := filepath.Join(t.TempDir(), "topology.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file+".part", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".part", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one := fmt.Sprintf("gateways:\n- {name: a, http: %q}\n", a.address())
+	write(one)
+	s := begin(t, Config{File: file}, Deps{})
+	s.wants(t, "a true ")
+	s.mu.Lock()
+	s.bad = "b"
+	s.mu.Unlock()
+	write("gateways:\n- {name: b, http: '127.0.0.1:1'}\n")
+	asked := make(chan struct{}, 64)
+	a.set(func(g *gateway) { g.asked = asked })
+	for range 30 { // rounds in which the bad file is seen
+		<-asked
+	}
+	a.set(func(g *gateway) { g.ready = false })
+	s.wants(t, "a false ")
+	write(one + "- {name: c, http: '127.0.0.1:1'}\n")
+	s.wants(t, "a false ", "c false ?")
+}
+
+// TestSilent keeps what it told last while no gateway answers in time, and says who is
+// silent once another one answers.
+func TestSilent(t *testing.T) {
+	f := &Fleet{states: map[string]State{}}
+	a, b := xds.Gateway{Name: "a", HTTP: "10.0.0.1:1"}, xds.Gateway{Name: "b", HTTP: "10.0.0.2:1"}
+	ready := State{Ready: true, Models: []xds.Model{{Name: "m", Version: "1", Ready: true}}}
+	f.states[f.key(&a)], f.states[f.key(&b)] = ready, ready
+	told := base(a, b)
+	f.fill(&told, nil)
+	f.states[f.key(&a)], f.states[f.key(&b)] = State{Silent: true}, State{Silent: true}
+	now := base(a, b)
+	if f.fill(&now, &told); !same(&told, &now) {
+		t.Errorf("nobody answers: %+v", now.Gateways)
+	}
+	f.states[f.key(&b)] = State{}
+	now = base(a, b)
+	if f.fill(&now, &told); now.Gateways[0].Ready || now.Gateways[1].Ready {
+		t.Errorf("one is gone: %+v", now.Gateways)
+	}
+}
+
 // TestHealthService tells of a change long before the interval has passed.
 func TestHealthService(t *testing.T) {
 	g := newGateway(t)
@@ -284,15 +362,25 @@ func TestHealthService(t *testing.T) {
 
 // TestNames makes a gateway for each address of a name.
 func TestNames(t *testing.T) {
-	r := newResolver(5 * time.Second)
-	got := r.expand(t.Context(), []xds.Gateway{{Name: "a", HTTP: "localhost:8000", GRPC: "localhost:8001"}, {Name: "b", HTTP: "unix:/run/b"},
-		{Name: "c", HTTP: "no-such-name.invalid:1"}}, slog.New(slog.DiscardHandler))
-	if len(got) < 2 || got[len(got)-1].Name != "b" {
-		t.Fatalf("got %+v", got)
+	news := make(chan struct{}, 8)
+	r := newResolver(5*time.Second, func() { news <- struct{}{} })
+	var running sync.WaitGroup
+	look := func() ([]xds.Gateway, bool) {
+		return r.expand(t.Context(), &running, []xds.Gateway{{Name: "a", HTTP: "localhost:8000", GRPC: "localhost:8001"}, {Name: "b", HTTP: "unix:/run/b"},
+			{Name: "c", HTTP: "no-such-name.invalid:1"}}, func(string) bool { return false }, slog.New(slog.DiscardHandler))
+	}
+	if got, found := look(); found || len(got) != 1 {
+		t.Errorf("before anything was looked up: %+v, all looked up %v", got, found)
+	}
+	running.Wait() // for both names
+	got, found := look()
+	running.Wait()
+	if len(got) < 2 || got[len(got)-1].Name != "b" || !found || len(news) != 2 {
+		t.Fatalf("got %+v, all looked up %v, told of news %d times", got, found, len(news))
 	}
 	for _, g := range got[:len(got)-1] {
 		host, _, err := net.SplitHostPort(g.HTTP)
-		if err != nil || !net.ParseIP(host).IsLoopback() || !strings.HasSuffix(g.GRPC, ":8001") {
+		if err != nil || !net.ParseIP(host).IsLoopback() || !strings.HasSuffix(g.GRPC, ":8001") || g.Name != "a/"+host {
 			t.Errorf("got %+v", g)
 		}
 	}

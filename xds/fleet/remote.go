@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -160,7 +161,7 @@ func (r *remote) ask(ctx context.Context) State {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	status, _, err := r.call(ctx, http.MethodGet, "/v2/health/ready", nil)
-	s := State{Ready: err == nil && status == http.StatusOK}
+	s := State{Ready: err == nil && status == http.StatusOK, Silent: silent(err)}
 	if err != nil {
 		return s
 	}
@@ -168,6 +169,12 @@ func (r *remote) ask(ctx context.Context) State {
 		s.Models = models
 	}
 	return s
+}
+
+// silent says of an error that nothing came back, not even that nobody is there.
+func silent(err error) bool {
+	var n net.Error
+	return errors.As(err, &n) && n.Timeout() || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
 
 // index is the repository index, in order.
