@@ -3,6 +3,7 @@ package admission
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -126,5 +127,63 @@ func TestManyShadows(t *testing.T) {
 		if n := m.used.Load(); n != 0 {
 			t.Errorf("%s holds %d of nothing", key.rule, n)
 		}
+	}
+}
+
+// Who has an IPv6 network has 2^64 addresses: a network is one subject. An IPv4 address
+// is the same over both kinds of sockets.
+func TestNetworksAreOneSubject(t *testing.T) {
+	l := limits(t, "rules: [{name: r, each: remote, requests: 1/h}]", nil)
+	for _, c := range []struct {
+		from string
+		want bool
+	}{{"2001:db8::1", true}, {"2001:db8::2", false}, {"2001:db8:0:1::1", true}, {"192.0.2.1", true}, {"::ffff:192.0.2.1", false}, {"192.0.2.2", true},
+		{"fe80::1%eth0", true}, {"fe80::2%eth0", false}} {
+		env := &infer.Envelope{Action: infer.ActionInference, Model: "m", Remote: netip.AddrPortFrom(netip.MustParseAddr(c.from), 1)}
+		err := l.Open(t.Context(), env)
+		if got := err == nil; got != c.want {
+			t.Errorf("%s: %v, want taken %v", c.from, err, c.want)
+		}
+		l.Close(env, &infer.End{})
+	}
+}
+
+// Callers without a name who fall under one rule's remote addresses don't all meet in one
+// shard, of which each has room for a part.
+func TestAddressesSpread(t *testing.T) {
+	l := limits(t, "track: 6400\nrules: [{name: r, each: remote, requests: 10/s}]", nil)
+	for i := range 3200 {
+		env := &infer.Envelope{Action: infer.ActionInference, Model: "m", Remote: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 1)}
+		if err := l.Open(t.Context(), env); err != nil {
+			t.Fatal(err)
+		}
+		l.Close(env, &infer.End{})
+	}
+	kept := 0
+	g := l.generation.Load()
+	for i := range g.shards {
+		kept += len(g.shards[i].accounts)
+	}
+	if kept < 3000 {
+		t.Errorf("%d accounts of 3200 callers are kept, with room for 6400", kept)
+	}
+}
+
+// Whom Envoy knows by a group alone falls under the group's rules, and leaves callers who
+// showed nothing alone.
+func TestGroupWithoutAName(t *testing.T) {
+	l := limits(t, "rules: [{name: g, groups: bad, requests: 1/h}, {name: a, principals: anonymous, requests: 2/h}]", nil)
+	ask := func(groups ...string) bool {
+		q := Query{Model: "m", Action: infer.ActionInference, Hits: 5}
+		if groups != nil {
+			q.Principal = &infer.Principal{Groups: groups}
+		}
+		return l.Hit(t.Context(), q).Rule == "g"
+	}
+	if !ask("bad") {
+		t.Error("a group's rule does not count for who is known by it alone")
+	}
+	if ask() {
+		t.Error("a group's rule counts for who showed nothing")
 	}
 }

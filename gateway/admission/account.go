@@ -77,6 +77,9 @@ func newGeneration(r *Rules) *generation {
 
 func (g *generation) shard(k *accountKey) *shard {
 	h := maphash.String(g.seed, k.principal) ^ maphash.String(g.seed, k.model)
+	if g.rules.remote {
+		h ^= maphash.Comparable(g.seed, k.remote)
+	}
 	return &g.shards[h%shards]
 }
 
@@ -89,7 +92,9 @@ func (l *Limits) account(g *generation, who *infer.Principal, key accountKey) *a
 	if !g.rules.byModel {
 		key.model = ""
 	}
-	if !g.rules.remote {
+	if g.rules.remote {
+		key.remote = network(key.remote)
+	} else {
 		key.remote = netip.Addr{}
 	}
 	if a := l.look(g, who, &key, false); a != nil {
@@ -105,13 +110,36 @@ func (l *Limits) account(g *generation, who *infer.Principal, key accountKey) *a
 // not there, count as no model: else any caller could fill the room for meters.
 const maxName = 256
 
+// networkBits is how much of an IPv6 address is its network's: who has one has all
+// addresses of it. Source: RFC 4291, 2.5.4.
+const networkBits = 64
+
+// network is whose an address is.
+func network(a netip.Addr) netip.Addr {
+	if a = a.Unmap(); !a.Is6() {
+		return a
+	}
+	p, err := a.WithZone("").Prefix(networkBits)
+	if err != nil { // of no IPv6 address
+		return a
+	}
+	return p.Addr()
+}
+
+func groupsOf(who *infer.Principal) []string {
+	if who == nil {
+		return nil
+	}
+	return who.Groups
+}
+
 // look finds an account, or makes it; nil: the rules have changed, or it may not make one.
 func (l *Limits) look(g *generation, who *infer.Principal, key *accountKey, make bool) *account {
 	s := g.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := s.accounts[*key]
-	if a != nil && who != nil && !slices.Equal(a.groups, who.Groups) {
+	if a != nil && !slices.Equal(a.groups, groupsOf(who)) {
 		l.dropLocked(s, a) // the policy gives this name other groups now
 		a = nil
 	}
@@ -130,12 +158,8 @@ func (l *Limits) look(g *generation, who *infer.Principal, key *accountKey, make
 // alone.
 func (l *Limits) openLocked(g *generation, s *shard, who *infer.Principal, key accountKey) *account {
 	key.principal, key.model = strings.Clone(key.principal), strings.Clone(key.model)
-	a := &account{key: key}
-	sub := subject{principal: key.principal, model: key.model, action: key.action}
-	if who != nil {
-		a.groups = slices.Clone(who.Groups)
-		sub.groups = a.groups
-	}
+	a := &account{key: key, groups: slices.Clone(groupsOf(who))}
+	sub := subject{principal: key.principal, groups: a.groups, model: key.model, action: key.action}
 	a.weight = g.rules.weight(&sub)
 	rules := g.rules.all
 	switch key.phase {

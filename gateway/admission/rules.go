@@ -116,10 +116,10 @@ func matches(principals, groups []string, s *subject) bool {
 	if len(principals) == 0 && len(groups) == 0 {
 		return true
 	}
-	if s.principal == "" {
+	if s.principal == "" && len(s.groups) == 0 {
 		return slices.Contains(principals, anonymous)
 	}
-	if slices.ContainsFunc(principals, func(p string) bool { return p == authenticated || glob(p, s.principal) }) {
+	if s.principal != "" && slices.ContainsFunc(principals, func(p string) bool { return p == authenticated || glob(p, s.principal) }) {
 		return true
 	}
 	return slices.ContainsFunc(groups, func(p string) bool {
