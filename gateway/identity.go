@@ -33,7 +33,7 @@ func (g *Gateway) openAuth() (err error) {
 func (g *Gateway) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		env := infer.Envelope{Protocol: "http", Method: r.Method, Path: r.URL.EscapedPath(), Action: infer.ActionMetrics,
-			BodySize: r.ContentLength, Header: r.Header.Get}
+			BodySize: r.ContentLength, Header: r.Header.Get, Fields: headerFields(r.Header)}
 		if at, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
 			env.Remote = at
 		}
@@ -46,6 +46,12 @@ func (g *Gateway) guarded(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	})
 }
+
+// headerFields counts fields of net/http.
+type headerFields http.Header
+
+// Count is how many fields have the name.
+func (h headerFields) Count(name string) int { return len(http.Header(h).Values(name)) }
 
 // refuse answers with an error as the HTTP front end would.
 func refuse(w http.ResponseWriter, err error) {

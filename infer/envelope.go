@@ -61,6 +61,9 @@ type Envelope struct {
 	// Header gives the first value of a header or metadata key, "" where absent. It
 	// is valid during Open only.
 	Header func(key string) string
+	// Fields tells how many fields have a name of Header's; nil: not known. It is valid
+	// as long as Header is.
+	Fields interface{ Count(key string) int }
 
 	// What Open finds out.
 

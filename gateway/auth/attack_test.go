@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,5 +71,62 @@ func TestIssuersNamesDiffer(t *testing.T) {
 				t.Errorf("got %v, want good %t", err, row.good)
 			}
 		})
+	}
+}
+
+// lines are fields of a call as they came, some more than once.
+type lines [][2]string
+
+func (l lines) Count(name string) (n int) {
+	for _, f := range l {
+		if strings.EqualFold(f[0], name) {
+			n++
+		}
+	}
+	return n
+}
+
+func (l lines) get(name string) string {
+	for _, f := range l {
+		if strings.EqualFold(f[0], name) {
+			return f[1]
+		}
+	}
+	return ""
+}
+
+// TestFieldsGivenTwice: who stands before us could have looked at, or added, the other one.
+func TestFieldsGivenTwice(t *testing.T) {
+	key, line := newKey(t, "alice", "")
+	dir := files(t, map[string]string{"keys": line, "signing": strings.Repeat("k", 40), "id.yaml": "api-keys: keys\n" + identityYAML})
+	a := newAuth(t, Config{Identity: filepath.Join(dir, "id.yaml")})
+	for _, row := range []struct {
+		name string
+		sent lines
+	}{
+		{"a forged certificate before the proxy's", lines{{"X-Forwarded-Client-Cert", "URI=spiffe://mesh/admin"}, {"X-Forwarded-Client-Cert", "URI=spiffe://mesh/web"}}},
+		{"keys", lines{{"x-api-key", key}, {"X-API-KEY", "other"}}},
+		{"tokens", lines{{"Authorization", "Bearer " + key}, {"authorization", "Bearer " + key}}},
+		{"proofs", lines{{"x-sluice-proof", "v1.a.b"}, {"x-sluice-proof", "v1.a.b"}}},
+	} {
+		for _, protocol := range []string{"http", "grpc"} {
+			env := call(envoy)
+			env.Protocol, env.Header, env.Fields = protocol, row.sent.get, row.sent
+			err := a.Open(t.Context(), env)
+			if infer.CodeOf(err) != infer.Unauthenticated || !strings.Contains(err.Error(), "more than once") {
+				t.Errorf("%s, %s: %v as %+v, want Unauthenticated", row.name, protocol, err, env.Principal)
+			}
+		}
+	}
+}
+
+// TestEmptyForwardedHeaderIsNotLocal: a proxy's field counts behind an empty one of the client's.
+func TestEmptyForwardedHeaderIsNotLocal(t *testing.T) {
+	a := newAuth(t, Config{})
+	sent := lines{{"X-Forwarded-For", ""}, {"X-Forwarded-For", "192.0.2.1"}}
+	env := call(loopback)
+	env.Action, env.Change, env.Header, env.Fields = infer.ActionModelRepository, true, sent.get, sent
+	if err := a.Open(t.Context(), env); infer.ReasonOf(err) != infer.ReasonNotLocal {
+		t.Errorf("got %v, want the reason not_local", err)
 	}
 }

@@ -58,7 +58,11 @@ func (a *Auth) identify(id asking, env *infer.Envelope) (*infer.Principal, error
 		trusted = trusted || holder.proxy
 	}
 	if trusted && id.signing != nil {
-		if v := proofHeader.of(env); v != "" {
+		v, err := proofHeader.of(env)
+		if err != nil {
+			return nil, err
+		}
+		if v != "" {
 			return a.remember(ofSigned, v, id.epoch, func(now time.Time) (*infer.Principal, time.Time, error) {
 				p, until, err := readSigned(id.signing, v, now)
 				if err != nil {
@@ -68,10 +72,18 @@ func (a *Auth) identify(id asking, env *infer.Envelope) (*infer.Principal, error
 			})
 		}
 	}
-	if key := apiKeyHeader.of(env); key != "" {
+	key, err := apiKeyHeader.of(env)
+	if err != nil {
+		return nil, err
+	}
+	if key != "" {
 		return a.byKey(id.identity, key)
 	}
-	if scheme, credential, _ := strings.Cut(authorization.of(env), " "); strings.EqualFold(scheme, "bearer") {
+	bearer, err := authorization.of(env)
+	if err != nil {
+		return nil, err
+	}
+	if scheme, credential, _ := strings.Cut(bearer, " "); strings.EqualFold(scheme, "bearer") {
 		if credential = strings.TrimSpace(credential); len(id.issuers) == 0 || !looksLikeToken(credential) {
 			return a.byKey(id.identity, credential)
 		}
@@ -84,10 +96,11 @@ func (a *Auth) identify(id asking, env *infer.Envelope) (*infer.Principal, error
 		})
 	}
 	if trusted { // its own certificate is not its callers'
-		if v := forwardedHeader.of(env); v != "" {
-			return a.byForwarded(id, v)
+		v, err := forwardedHeader.of(env)
+		if err != nil || v == "" {
+			return nobody, err
 		}
-		return nobody, nil
+		return a.byForwarded(id, v)
 	}
 	if holder.principal != nil {
 		return holder.principal, nil

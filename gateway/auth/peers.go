@@ -118,7 +118,7 @@ func local(env *infer.Envelope) bool {
 		return false
 	}
 	for i := range forwardedBy {
-		if forwardedBy[i].of(env) != "" {
+		if forwardedBy[i].there(env) {
 			return false
 		}
 	}
@@ -128,12 +128,30 @@ func local(env *infer.Envelope) bool {
 // headerName is a header's name as HTTP and as gRPC transports have it.
 type headerName struct{ http, grpc string }
 
-func (h *headerName) of(env *infer.Envelope) string {
-	switch {
-	case env.Header == nil:
-		return ""
-	case env.Protocol == "grpc":
-		return env.Header(h.grpc)
+func (h *headerName) in(env *infer.Envelope) string {
+	if env.Protocol == "grpc" {
+		return h.grpc
 	}
-	return env.Header(h.http)
+	return h.http
+}
+
+// of is the one value that a call shows; "" is none. One that it gives twice is an error:
+// who stands before us could have looked at the other.
+func (h *headerName) of(env *infer.Envelope) (string, error) {
+	if env.Header == nil {
+		return "", nil
+	}
+	v := env.Header(h.in(env))
+	if v != "" && env.Fields != nil && env.Fields.Count(h.in(env)) > 1 {
+		return "", refuse("the call has the header " + h.grpc + " more than once")
+	}
+	return v, nil
+}
+
+// there says that a call has the header, be it empty.
+func (h *headerName) there(env *infer.Envelope) bool {
+	if env.Fields != nil {
+		return env.Fields.Count(h.in(env)) > 0
+	}
+	return env.Header != nil && env.Header(h.in(env)) != ""
 }

@@ -262,7 +262,7 @@ func (s *Service) openWith(ctx context.Context, env *infer.Envelope, action infe
 	}
 	env.Protocol, env.Action, env.BodySize = "grpc", action, -1
 	if st, ok := h2.FromContext(ctx); ok {
-		env.Header = st.Header
+		env.Header, env.Fields = st.Header, st
 		env.Remote, env.Unix = remote(st.Remote())
 		env.Certificate = st.Certificate()
 		return opened(ctx, env, open)
@@ -273,6 +273,7 @@ func (s *Service) openWith(ctx context.Context, env *infer.Envelope, action infe
 		}
 		return ""
 	}
+	env.Fields = incoming{ctx}
 	if p, ok := peer.FromContext(ctx); ok {
 		env.Remote, env.Unix = remote(p.Addr)
 		env.Certificate = h2.Verified(p.AuthInfo)
@@ -282,6 +283,12 @@ func (s *Service) openWith(ctx context.Context, env *infer.Envelope, action infe
 
 // opener is the pipeline's Open or OpenStream.
 type opener func(ctx context.Context, env *infer.Envelope) (context.Context, error)
+
+// incoming is the metadata of a call of grpc-go's.
+type incoming struct{ ctx context.Context }
+
+// Count is how many values have a key.
+func (i incoming) Count(key string) int { return len(metadata.ValueFromIncomingContext(i.ctx, key)) }
 
 // opened asks the pipeline; who is refused keeps the call's own context, for the answer.
 func opened(ctx context.Context, env *infer.Envelope, open opener) (context.Context, error) {

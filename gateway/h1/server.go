@@ -57,6 +57,16 @@ func (r *Request) Get(name string) string {
 // Has says that there is a field of the name.
 func (r *Request) Has(name string) bool { return r.index(name) >= 0 }
 
+// Count is how many fields have the name.
+func (r *Request) Count(name string) (n int) {
+	for i := range r.Fields {
+		if equalFold(r.Fields[i].Name, name) {
+			n++
+		}
+	}
+	return n
+}
+
 func (r *Request) index(name string) int {
 	for i := range r.Fields {
 		if equalFold(r.Fields[i].Name, name) {

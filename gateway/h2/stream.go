@@ -111,6 +111,16 @@ func (st *Stream) Header(key string) string {
 	return v
 }
 
+// Count is how many headers have a name, in lower case.
+func (st *Stream) Count(key string) (n int) {
+	for i := range st.head.fields {
+		if st.head.fields[i].Name == key {
+			n++
+		}
+	}
+	return n
+}
+
 // Metadata is all of the call's header, as a map of its own.
 func (st *Stream) Metadata() metadata.MD { return st.head.metadata() }
 

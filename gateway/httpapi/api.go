@@ -160,6 +160,8 @@ type Header interface {
 	// Get gives the first value of a field, "" where absent. name is in canonical
 	// form ("Content-Encoding").
 	Get(name string) string
+	// Count is how many fields have the name.
+	Count(name string) int
 	// Each calls f for each field with its first value until it returns false.
 	Each(f func(name, value string) bool)
 }

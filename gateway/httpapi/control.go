@@ -18,7 +18,7 @@ const maxControl = 1 << 20
 func (a *API) serveControl(ctx context.Context, call *Call, rt route, reply *Reply) {
 	env := &infer.Envelope{}
 	a.envelope(env, call, rt)
-	env.Header, call.env = call.Header.Get, env
+	env.Header, env.Fields, call.env = call.Header.Get, call.Header, env
 	var end infer.End
 	defer func() {
 		end.Status, end.Received, end.Sent = reply.Status, call.read, reply.Length

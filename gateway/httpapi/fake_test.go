@@ -262,6 +262,13 @@ type header map[string]string
 
 func (h header) Get(name string) string { return h[name] }
 
+func (h header) Count(name string) int {
+	if _, ok := h[name]; ok {
+		return 1
+	}
+	return 0
+}
+
 func (h header) Each(f func(name, value string) bool) {
 	for k, v := range h {
 		if !f(k, v) {

@@ -116,9 +116,9 @@ func (x *exchange) open(rt route) (context.Context, error) {
 	m.req.Model, m.req.Version = rt.model, rt.version
 	a.envelope(&m.env, call, rt)
 	m.req.Envelope = &m.env // the log of a refusal names its caller too
-	x.header, m.env.Header = call.Header, x.get
+	x.header, m.env.Header, m.env.Fields = call.Header, x.get, call.Header
 	ctx, err := a.pipeline.Open(x.ctx, &m.env)
-	m.env.Header = nil // valid during Open only
+	m.env.Header, m.env.Fields = nil, nil // valid during Open only
 	if err != nil {
 		return nil, err
 	}

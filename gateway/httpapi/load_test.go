@@ -38,6 +38,8 @@ type named map[string]string
 
 func (f named) Get(name string) string { return f[name] }
 
+func (f named) Count(name string) int { return header(f).Count(name) }
+
 func (f named) Each(each func(name, value string) bool) {
 	for name, value := range f {
 		if !each(name, value) {

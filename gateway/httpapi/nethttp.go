@@ -132,6 +132,9 @@ func (f *fields) Get(name string) string {
 	return f.h.Get(name)
 }
 
+// Count implements Header.
+func (f *fields) Count(name string) int { return len(f.h.Values(name)) }
+
 // Each implements Header.
 func (f *fields) Each(visit func(name, value string) bool) {
 	for name, v := range f.h {

@@ -76,6 +76,9 @@ type plainFields struct{ r *h1.Request }
 // Get implements Header.
 func (f *plainFields) Get(name string) string { return f.r.Get(name) }
 
+// Count implements Header.
+func (f *plainFields) Count(name string) int { return f.r.Count(name) }
+
 // Each implements Header.
 func (f *plainFields) Each(visit func(name, value string) bool) {
 	for i, field := range f.r.Fields {
