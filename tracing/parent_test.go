@@ -1,7 +1,11 @@
 package tracing
 
 import (
+	"strconv"
 	"testing"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/sluice-serve/sluice/infer"
 )
@@ -43,12 +47,29 @@ func TestParent(t *testing.T) {
 	}
 }
 
-// What is understood means the same when it is written out again.
+// What is understood means the same when it is written out again, and is what
+// OpenTelemetry's own propagator understands, but for two things in version 00: flags to
+// come, which it refuses, and the specification asks to pass over; and a dash at the end,
+// which it takes, and the specification has not.
 func FuzzParent(f *testing.F) {
-	f.Add("00-" + traceText + "-" + spanText + "-01")
-	f.Add("cc-" + traceText + "-" + spanText + "-01-x")
+	for _, head := range []string{"00-" + traceText, "cc-" + traceText, "ff-" + traceText, "00-00000000000000000000000000000000", "fe-"} {
+		for _, tail := range []string{"-" + spanText + "-01", "-" + spanText + "-00", "-" + spanText + "-03", "-" + spanText + "-ff", "-" + spanText + "-01-x",
+			"-" + spanText + "-01-", "-0000000000000000-01", "-" + spanText + "-1", "-" + spanText + "-0G", "-" + spanText, "-" + spanText + "-01 "} {
+			f.Add(head + tail)
+		}
+	}
 	f.Fuzz(func(t *testing.T, header string) {
 		c, ok := parent(header)
+		theirs := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(t.Context(), propagation.MapCarrier{"traceparent": header}))
+		switch {
+		case ok != theirs.IsValid():
+			flags, err := strconv.ParseUint(header[min(len(header), 53):], 16, 8)
+			if toCome, dash := ok && err == nil && flags > 3, !ok && len(header) == 56 && header[55] == '-'; header[:2] != "00" || !toCome && !dash {
+				t.Errorf("%q: understood %v, by OpenTelemetry %v", header, ok, theirs.IsValid())
+			}
+		case ok && (c.Trace != infer.TraceID(theirs.TraceID()) || c.Span != infer.SpanID(theirs.SpanID()) || c.Sampled != theirs.IsSampled()):
+			t.Errorf("%q: got %v, OpenTelemetry %v", header, c, theirs)
+		}
 		if !ok {
 			if c != (infer.SpanContext{}) {
 				t.Errorf("%q is not understood, and gives %v", header, c)
