@@ -26,8 +26,8 @@ run: build models ## serve the demo repository: HTTP 8000, gRPC 8001, metrics 80
 build: runtime headers ## bin/sluice (static) and bin/sluice-worker (cgo, ONNX Runtime beside it)
 	@echo "== go build: bin/sluice, bin/sluice-worker"
 	@mkdir -p bin
-	@CGO_ENABLED=0 go build -trimpath -o bin/sluice ./cmd/sluice
-	@CGO_ENABLED=1 CGO_CFLAGS="$$(scripts/cflags.sh)" go build -trimpath $(TAGS) -o bin/sluice-worker ./cmd/sluice-worker
+	@CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/sluice ./cmd/sluice
+	@CGO_ENABLED=1 CGO_CFLAGS="$$(scripts/cflags.sh)" go build -trimpath -ldflags='-s -w' $(TAGS) -o bin/sluice-worker ./cmd/sluice-worker
 	@ln -sfn ../.cache/onnxruntime/lib bin/lib
 
 test: fmt-check vet lint generate-check build models venv-test analyzer redis jaeger envoy prometheus ## all that CI runs: format, vet, lint, race, fuzz, clients, faults
@@ -37,7 +37,7 @@ test: fmt-check vet lint generate-check build models venv-test analyzer redis ja
 	@scripts/fuzz.sh 3
 	@go build -o bin/loadgen ./bench/loadgen
 	@echo "== clients and faults against the built binaries (test/conformance, test/e2e)"
-	@$(VENV) -m pytest -q -rs --tb=short -p no:cacheprovider test/conformance test/e2e test/deploy
+	@$(VENV) -m pytest -q -rs --tb=short -p no:cacheprovider -o tmp_path_retention_policy=failed test/conformance test/e2e test/deploy
 
 bench: build venv-test peer ## sluice, the original and bare ONNX Runtime, side by side (ARGS=--quick)
 	@$(VENV) scripts/make_models.py bench .cache/bench-models
