@@ -128,7 +128,7 @@ func read(d *ratelimitcommonv3.RateLimitDescriptor) (c Call, err error) {
 	c.Action = infer.ActionInference
 	if path != "" {
 		var model string
-		if c.Action, model = Target(method, path); c.Model == "" {
+		if c.Action, model = Target(method, path); model != "" { // the path decides, not a header
 			c.Model = model
 		}
 	}

@@ -62,7 +62,7 @@ func TestDescriptorsBecomeCalls(t *testing.T) {
 	own.HitsAddend = wrapperspb.UInt64(9)
 	resp, err := c.ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{Domain: "sluice", HitsAddend: 3, Descriptors: []*ratelimitcommonv3.RateLimitDescriptor{
 		descriptor("principal", "a", "group", "g", "group", "h", "model", "m", "action", "model-config", "remote_address", "192.0.2.7", "bytes", "12", "generic_key", "x"),
-		descriptor("method", "POST", "path", "/v2/models/a%20b/versions/2/infer?x=y"), own,
+		descriptor("model", "another", "method", "POST", "path", "/v2/models/a%20b/versions/2/infer?x=y"), own,
 	}})
 	if err != nil {
 		t.Fatal(err)
