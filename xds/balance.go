@@ -25,6 +25,9 @@ const loadPeriod = 500 * time.Millisecond
 // Source: the endpoint picker protocol of the Gateway API's inference extension.
 const DestinationHeader = "x-gateway-destination-endpoint"
 
+// PickHeader tells the gateway what an endpoint picker chose, and why.
+const PickHeader = "x-sluice-pick"
+
 // The namespaces of dynamic metadata that an endpoint picker may write: what load
 // balancing policies read, and why it chose so, for the access log.
 const (

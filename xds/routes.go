@@ -39,8 +39,9 @@ type call struct {
 	alike          bool // what the caller says is what answers
 }
 
-// routes makes the route configuration: streams first, then the routes of the topology,
-// the models that are not on all gateways, and everything else.
+// routes makes the route configuration: the routes of the topology, the models that are
+// not on all gateways, and everything else, each for streams first, which are never
+// repeated and have no bound.
 func (b *builder) routes() {
 	host := &routev3.VirtualHost{
 		Name: RouteTable, Domains: []string{"*"},
@@ -51,12 +52,11 @@ func (b *builder) routes() {
 	}
 	for _, c := range b.calls() {
 		for _, stream := range []bool{true, false} {
-			if stream && c.protocol == protocolGRPC && c.model == "" || !stream {
+			if !stream || c.protocol == protocolGRPC {
 				host.Routes = append(host.Routes, b.route(c, stream))
 			}
 		}
 	}
-	// A caller's word about who it is counts only if the authorization service repeats it.
 	b.out.Routes[RouteTable] = &routev3.RouteConfiguration{Name: RouteTable, VirtualHosts: []*routev3.VirtualHost{host},
 		ValidateClusters: wrapperspb.Bool(false), MostSpecificHeaderMutationsWins: true}
 }

@@ -214,6 +214,45 @@ func TestNoRetriesForSequences(t *testing.T) {
 	}
 }
 
+// TestStreamsHaveNoBound looks at every route that a stream can take: the first one for
+// its model, or for calls that name none.
+func TestStreamsHaveNoBound(t *testing.T) {
+	r, err := Build(examples()["routes"].topology, "west", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, ok := r.Routes[RouteTable].(*routev3.RouteConfiguration)
+	if !ok {
+		t.Fatal("there is no route table")
+	}
+	streams := map[string]bool{} // by the models and shares that are matched
+	seen := 0
+	for _, route := range table.VirtualHosts[0].Routes {
+		m := route.GetMatch()
+		if m.GetGrpc() == nil {
+			continue
+		}
+		key := ""
+		for _, h := range m.GetHeaders() {
+			key += h.String()
+		}
+		key += m.GetRuntimeFraction().String()
+		a := route.GetRoute()
+		if m.GetPath() != "" {
+			streams[key] = true
+			seen++
+			if a.RetryPolicy != nil || a.GetTimeout().AsDuration() != 0 || a.MaxStreamDuration != nil || a.GetIdleTimeout() == nil {
+				t.Errorf("the route %q for streams repeats or ends them: %v", route.Name, a)
+			}
+		} else if !streams[key] {
+			t.Errorf("a stream takes the route %q", route.Name)
+		}
+	}
+	if seen < 5 {
+		t.Errorf("%d routes for streams", seen)
+	}
+}
+
 // TestModelClusters says when a model has clusters of its own.
 func TestModelClusters(t *testing.T) {
 	a, b := ready("a", "127.0.0.1:1", "", model("m", "1"), model("only", "2")), ready("b", "127.0.0.1:2", "", model("m", "1"))

@@ -16,11 +16,10 @@ import (
 )
 
 // Where a choice stands in what Envoy is told: the namespace that its load balancing
-// policies read, and one for access logs. PickHeader tells the gateway.
+// policies read, and one for access logs.
 const (
 	BalanceNamespace = "envoy.lb"
 	LogNamespace     = "sluice.picker"
-	PickHeader       = "x-sluice-pick"
 )
 
 // askBody lets the call's headers wait for the beginning of its body.
@@ -47,7 +46,7 @@ func chosen(said *Call, pick Pick, address string, body bool, h *head) *procv3.P
 		meta.Fields[BalanceNamespace] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
 			xds.DestinationHeader: structpb.NewStringValue(address)}})
 	}
-	common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, set(PickHeader, pickText))
+	common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, set(xds.PickHeader, pickText))
 	if h.grpc && !h.named && said.Model != "" && plain(said.Model) && plain(said.Version) {
 		// Envoy's routes by model go by these; the message it does not read.
 		common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, set(xds.ModelHeader, said.Model))
