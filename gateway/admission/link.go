@@ -126,12 +126,12 @@ func (k *link) run(ctx context.Context) {
 		case m := <-k.kicks:
 			batch = append(batch, m)
 		case <-renew.C:
-			batch = k.held(batch)
+			batch = k.due(batch)
 		case <-probe.C:
 			if k.up() {
 				continue
 			}
-			batch = k.held(batch)
+			batch = k.due(batch)
 		case <-ctx.Done():
 			return
 		}
@@ -150,9 +150,9 @@ func (k *link) run(ctx context.Context) {
 	}
 }
 
-// held adds the meters of which something is held, but for those that come anyway.
-func (k *link) held(batch []*meter) []*meter {
-	for _, m := range k.limits.table.held() {
+// due adds the meters of which Redis is to hear, but for those that come anyway.
+func (k *link) due(batch []*meter) []*meter {
+	for _, m := range k.limits.table.due(k.limits.now()) {
 		if m.shared.queue() {
 			batch = append(batch, m)
 		}

@@ -325,12 +325,12 @@ func TestRedisGone(t *testing.T) {
 			within(t, 10*time.Second, "connected again", func() bool { return l.Figures().Connected })
 			load(t, l, 400)
 			within(t, 5*time.Second, "nothing is held", func() bool {
-				for _, m := range l.table.held() {
+				for _, m := range l.table.due(l.now()) {
 					if m.used.Load() != 0 {
 						t.Fatalf("%+v holds %d", m.key, m.used.Load())
 					}
 				}
-				return len(l.table.held()) == 0
+				return len(l.table.due(l.now())) == 0
 			})
 		})
 	}
@@ -356,5 +356,47 @@ func TestRedisSettings(t *testing.T) {
 		if _, err := ParseRedis(c.settings); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v, want %q", c.settings, err, c.want)
 		}
+	}
+}
+
+// A gateway that was asked once keeps nothing of a small burst from the others.
+func TestNothingIsKeptOfFew(t *testing.T) {
+	s := redistest.Start(t)
+	const file = "rules: [{name: r, requests: 7/h}]"
+	a, b := gatewayOn(t, s.Port, file, time.Second), gatewayOn(t, s.Port, file, time.Second)
+	passed := 0
+	for i := range 10 {
+		l := b
+		if i == 0 {
+			l = a
+		}
+		if leave := enter(t, l, "p", 0); leave != nil {
+			leave(nil)
+			passed++
+		}
+	}
+	if passed != 7 {
+		t.Errorf("%d calls passed, want 7", passed)
+	}
+}
+
+// What a gateway drew for a call that another limit refused goes back after a while, also
+// if nobody calls there again.
+func TestUnusedCreditGoesBack(t *testing.T) {
+	s := redistest.Start(t)
+	const file = "rules: [{name: r, each: principal, requests: 1/h}, {name: b, bytes: {rate: 1/h, burst: 1000}}]"
+	a, b := gatewayOn(t, s.Port, file, time.Second), gatewayOn(t, s.Port, file, time.Second)
+	closes := func(l *Limits, who string, size int64) bool {
+		env := &infer.Envelope{Action: infer.ActionInference, Model: "m", Principal: &infer.Principal{Name: who}, BodySize: size}
+		err := l.Open(t.Context(), env)
+		l.Close(env, &infer.End{Received: size})
+		return err == nil
+	}
+	if !closes(a, "p", 400) || closes(a, "p", 500) {
+		t.Fatal("want one call of p")
+	}
+	within(t, 5*time.Second, "what is left passes elsewhere", func() bool { return closes(b, "q", 600) })
+	if closes(b, "s", 1) {
+		t.Error("more than the burst passed")
 	}
 }

@@ -33,15 +33,15 @@ const (
 	creditLife = int64(time.Second)
 	fullLife   = int64(20 * time.Millisecond)
 	peekLife   = int64(50 * time.Millisecond)
+	leftLife   = int64(time.Second) // others may have given something back since
 	claimLife  = 5 * time.Second
 	renewEvery = time.Second
 )
 
 // portion is the credit that is taken at one time beyond what is needed: what comes back
-// in 50 ms, at most an eighth of the burst.
-func (l *Limit) portion() int64 {
-	return max(1, int64(min(l.Rate/20, l.Burst/8)))
-}
+// in 50 ms, at most an eighth of the burst. Of less than one unit nothing is taken: the
+// other gateways would miss it for longer.
+func (l *Limit) portion() int64 { return int64(min(l.Rate/20, l.Burst/8)) }
 
 // spare is the claim beyond what is held. It is not there for other gateways.
 func (l *Limit) spare() int64 { return l.Most / 64 }
@@ -59,10 +59,7 @@ type question struct {
 
 // takeLocked spends credit; n 0 asks whether there is any.
 func (s *share) takeLocked(n, now int64) bool {
-	if now >= s.until && s.credit > 0 {
-		s.debt -= s.credit // goes back with the next question
-		s.credit = 0
-	}
+	s.lapseLocked(now)
 	if s.credit < max(n, 1) {
 		return false
 	}
@@ -70,10 +67,26 @@ func (s *share) takeLocked(n, now int64) bool {
 	return true
 }
 
+// lapseLocked gives up credit that nobody used in time; it goes back with the next question.
+func (s *share) lapseLocked(now int64) {
+	if now >= s.until && s.credit > 0 {
+		s.debt -= s.credit
+		s.credit = 0
+	}
+}
+
+// due says that there is something to tell which no call may come to tell.
+func (s *share) due(now int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lapseLocked(now)
+	return s.debt != 0 || s.claim > 0
+}
+
 // shortLocked says how long it takes until Redis can have n, by what it said last; 0:
 // it may have them.
 func (s *share) shortLocked(n, now int64) int64 {
-	if s.asked == 0 {
+	if s.asked == 0 || now-s.asked > leftLife {
 		return 0
 	}
 	there := float64(s.left+s.credit) + s.limit.Rate*float64(now-s.asked)/1e9
@@ -160,13 +173,7 @@ func (s *share) lost() {
 func (s *share) idle(now int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.queued && s.wake == nil && s.claim == 0 && s.debt <= 0 && (s.credit == 0 || now >= s.until)
-}
-
-func (s *share) claimed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.claim > 0
+	return !s.queued && s.wake == nil && s.claim == 0 && s.debt == 0 && s.credit == 0
 }
 
 // draw spends n of a shared rate. Where Redis does not answer in time, the meter's own

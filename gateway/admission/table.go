@@ -111,12 +111,13 @@ func (t *table) sweep(now int64) {
 	}
 }
 
-// held lists the shared meters of which something is held.
-func (t *table) held() (out []*meter) {
+// due lists the shared meters of which Redis is to hear: what is held, what was drawn and
+// not used, and what was used and not drawn.
+func (t *table) due(now int64) (out []*meter) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, m := range t.meters {
-		if m.key.kind.held() && m.shared != nil && (m.used.Load() > 0 || m.shared.claimed()) {
+		if m.shared != nil && (m.used.Load() > 0 || m.shared.due(now)) {
 			out = append(out, m)
 		}
 	}
