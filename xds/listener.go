@@ -10,6 +10,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tracev3 "github.com/envoyproxy/go-control-plane/envoy/config/trace/v3"
 	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
+	streamlogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
 	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
@@ -121,6 +122,9 @@ func internal(l *Listener) *managerv3.HttpConnectionManager_InternalAddressConfi
 	return c
 }
 
+// stdout is Envoy's standard output as a file's name.
+const stdout = "/dev/stdout"
+
 // accessLog is one line of JSON for a call. "flags" and "details" are Envoy's reasons,
 // "reason" is the gateway's.
 func (b *builder) accessLog(l *Listener) []*accesslogv3.AccessLog {
@@ -145,11 +149,16 @@ func (b *builder) accessLog(l *Listener) []*accesslogv3.AccessLog {
 		fields["picked"] = structpb.NewStringValue("%DYNAMIC_METADATA(" + pickerNamespace + ":gateway)%")
 		fields["picked_why"] = structpb.NewStringValue("%DYNAMIC_METADATA(" + pickerNamespace + ":why)%")
 	}
-	f := &filelogv3.FileAccessLog{Path: orDefault(l.AccessLog, "/dev/stdout"),
-		AccessLogFormat: &filelogv3.FileAccessLog_LogFormat{LogFormat: &corev3.SubstitutionFormatString{
-			OmitEmptyValues: true,
-			Format:          &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: &structpb.Struct{Fields: fields}}}}}
-	return []*accesslogv3.AccessLog{{Name: "envoy.access_loggers.file", ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: b.packed(f)}}}
+	lines := &corev3.SubstitutionFormatString{
+		OmitEmptyValues: true,
+		Format:          &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: &structpb.Struct{Fields: fields}}}
+	name, logger := "envoy.access_loggers.file", b.packed(&filelogv3.FileAccessLog{
+		Path: l.AccessLog, AccessLogFormat: &filelogv3.FileAccessLog_LogFormat{LogFormat: lines}})
+	if l.AccessLog == "" || l.AccessLog == stdout { // which Envoy may not be allowed to open as a file
+		name, logger = "envoy.access_loggers.stdout", b.packed(&streamlogv3.StdoutAccessLog{
+			AccessLogFormat: &streamlogv3.StdoutAccessLog_LogFormat{LogFormat: lines}})
+	}
+	return []*accesslogv3.AccessLog{{Name: name, ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: logger}}}
 }
 
 // collectorCluster is where spans go.
