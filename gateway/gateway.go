@@ -176,8 +176,11 @@ func (g *Gateway) newScheduler(m *repository.Model, instances []infer.Executor) 
 func (g *Gateway) Run(ctx context.Context) error {
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
-	failed := make(chan error, 5)
-	var running sync.WaitGroup
+	telling, stopTelling := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopTelling()
+	failed := make(chan error, 8) // room for all that may fail: nobody reads after the first
+	var running, tellers sync.WaitGroup
+	g.tell(telling, &tellers, failed)
 	g.serve(serving, &running, failed)
 
 	err := g.start(ctx)
@@ -190,19 +193,15 @@ func (g *Gateway) Run(ctx context.Context) error {
 	err = errors.Join(err, g.drain(context.WithoutCancel(ctx)))
 	stopServing()
 	running.Wait()
+	stopTelling() // last of all, since what ended late has a line and spans too
+	tellers.Wait()
 	return errors.Join(err, g.close(context.WithoutCancel(ctx)))
 }
 
 // serve starts what serves; it runs until serving ends or Shutdown, and running waits
 // for it.
 func (g *Gateway) serve(serving context.Context, running *sync.WaitGroup, failed chan<- error) {
-	run := func(name string, f func() error) {
-		running.Go(func() {
-			if err := f(); err != nil {
-				failed <- fmt.Errorf("%s: %w", name, err)
-			}
-		})
-	}
+	run := func(name string, f func() error) { runs(running, failed, name, f) }
 	if g.http != nil {
 		run("HTTP", func() error { return g.http.Serve(serving) })
 	}
@@ -216,14 +215,27 @@ func (g *Gateway) serve(serving context.Context, running *sync.WaitGroup, failed
 		run("control plane", func() error { return g.xds.Run(serving) })
 	}
 	run("identity", func() error { return g.auth.Run(serving) })
-	run("tracing", func() error { return g.runTracing(serving) })
-	run("access log", func() error { return g.observer.log.Run(serving) })
 	running.Go(func() { g.watchWorkers(serving) })
 	running.Go(func() { g.models.Run(serving) })
 	if g.limits != nil {
 		running.Go(func() { g.limits.Run(serving) })
 	}
 	running.Go(func() { g.runLoad(serving) })
+}
+
+// tell starts what tells of calls that ended; it runs until telling ends.
+func (g *Gateway) tell(telling context.Context, tellers *sync.WaitGroup, failed chan<- error) {
+	runs(tellers, failed, "tracing", func() error { return g.runTracing(telling) })
+	runs(tellers, failed, "access log", func() error { return g.observer.log.Run(telling) })
+}
+
+// runs runs f on a goroutine of its own, which group waits for.
+func runs(group *sync.WaitGroup, failed chan<- error, name string, f func() error) {
+	group.Go(func() {
+		if err := f(); err != nil {
+			failed <- fmt.Errorf("%s: %w", name, err)
+		}
+	})
 }
 
 // start loads all models and says how it went. It fails when a model did not load and
