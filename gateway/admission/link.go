@@ -145,7 +145,7 @@ func (k *link) run(ctx context.Context) {
 			break
 		}
 		if len(batch) > 0 || !k.up() {
-			k.exchange(ctx, batch)
+			k.exchanges(ctx, batch)
 		}
 	}
 }
@@ -160,8 +160,20 @@ func (k *link) due(batch []*meter) []*meter {
 	return batch
 }
 
-// exchange asks for each meter once. With none it looks whether Redis is there.
-func (k *link) exchange(ctx context.Context, batch []*meter) {
+// exchanges asks for each meter once, for so many at a time that it does not take long.
+// After one that failed the rest is not asked for. With none it looks whether Redis is
+// there.
+func (k *link) exchanges(ctx context.Context, batch []*meter) {
+	var err error
+	for first := true; first || len(batch) > 0; first = false {
+		n := min(len(batch), maxAtOnce)
+		err = k.exchange(ctx, batch[:n], err)
+		batch = batch[n:]
+	}
+}
+
+// exchange asks for each meter once; with failed it forgets what was to be asked.
+func (k *link) exchange(ctx context.Context, batch []*meter, failed error) error {
 	qs := make([]question, 0, len(batch))
 	meters := make([]*meter, 0, len(batch))
 	for _, m := range batch {
@@ -172,8 +184,11 @@ func (k *link) exchange(ctx context.Context, batch []*meter) {
 		qs, meters = append(qs, q), append(meters, m)
 	}
 	got, left := make([]int64, len(qs)), make([]int64, len(qs))
-	k.asked.Add(1)
-	err := k.store.exchange(ctx, qs, got, left)
+	err := failed
+	if err == nil {
+		k.asked.Add(1)
+		err = k.store.exchange(ctx, qs, got, left)
+	}
 	now := k.limits.now()
 	for i, m := range meters {
 		if err == nil {
@@ -182,12 +197,15 @@ func (k *link) exchange(ctx context.Context, batch []*meter) {
 			m.shared.lost()
 		}
 	}
-	k.decide(ctx, err)
+	if failed == nil {
+		k.decide(ctx, err)
+	}
 	for i := range qs { // they see the answer, and whether Redis is there
 		if qs[i].wake != nil {
 			close(qs[i].wake)
 		}
 	}
+	return err
 }
 
 func (k *link) decide(ctx context.Context, err error) {
