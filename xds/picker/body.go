@@ -10,8 +10,14 @@ import (
 )
 
 // peek is how much of a body is looked at, decompressed. The names and parameters of a
-// request stand at its beginning, and so much of its tensors tells requests apart.
-const peek = 64 << 10
+// message stand at its beginning, and so much of its tensors tells requests apart. In
+// JSON, whose members have no order, a sequence's parameters may stand behind its
+// tensors: there the whole body counts where it may have some, or so much as deep of a
+// compressed one.
+const (
+	peek = 64 << 10
+	deep = 1 << 20
+)
 
 // readBody reads what the beginning of a call's body says into c. false: it could not be
 // read at all.
@@ -19,7 +25,14 @@ func readBody(body []byte, h *head, c *Call) bool {
 	if h.grpc {
 		return readGRPC(body, h.encoding, c)
 	}
-	body, ok := inflated(body[:min(len(body), decompressed(h.encoding))], h.encoding)
+	most := peek
+	if h.sequence {
+		most = deep
+		if plainBody(h.encoding) {
+			most = max(len(body), peek)
+		}
+	}
+	body, ok := inflated(body, h.encoding, most)
 	if !ok {
 		return false
 	}
@@ -30,7 +43,7 @@ func readBody(body []byte, h *head, c *Call) bool {
 	readDocument(doc, c)
 	if len(doc) < len(body) { // tensors behind the JSON are of the answer, too
 		d := digest(c.Key)
-		d.add(body[len(doc):])
+		d.add(body[len(doc):min(len(body), len(doc)+peek)])
 		c.Key = d.sum()
 	}
 	return true
@@ -48,28 +61,27 @@ func readGRPC(body []byte, encoding string, c *Call) bool {
 	if !compressed {
 		encoding = ""
 	}
-	body, ok := inflated(body[:min(len(body), decompressed(encoding))], encoding)
+	body, ok := inflated(body, encoding, peek)
 	if ok {
 		readMessage(body, c)
 	}
 	return ok
 }
 
-// decompressed is how many bytes of a body are needed for a peek.
-func decompressed(encoding string) int {
-	if encoding == "" || encoding == "identity" {
-		return peek
-	}
-	return 8 * peek // what does not shrink is as long as it was, and a little longer
+// plainBody says that a body is not compressed.
+func plainBody(encoding string) bool {
+	return encoding == "" || strings.EqualFold(encoding, "identity")
 }
 
-// inflated is the beginning of a body without its compression.
-func inflated(body []byte, encoding string) ([]byte, bool) {
+// inflated is the beginning of a body without its compression, at most so many bytes.
+func inflated(body []byte, encoding string, most int) ([]byte, bool) {
+	if plainBody(encoding) {
+		return body[:min(len(body), most)], true
+	}
+	body = body[:min(len(body), 8*most)] // what does not shrink is as long as it was, and a little longer
 	var r io.Reader
 	var err error
 	switch strings.ToLower(encoding) {
-	case "", "identity":
-		return body, true
 	case "gzip":
 		r, err = gzip.NewReader(bytes.NewReader(body))
 	case "deflate":
@@ -80,8 +92,7 @@ func inflated(body []byte, encoding string) ([]byte, bool) {
 	if err != nil {
 		return nil, false
 	}
-	out := make([]byte, peek)
-	n, err := io.ReadFull(r, out)
+	out, err := io.ReadAll(io.LimitReader(r, int64(most)))
 	// the body ends early, as a rule: what came before counts
-	return out[:n], n > 0 || err == nil
+	return out, len(out) > 0 || err == nil
 }

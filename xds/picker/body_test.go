@@ -45,6 +45,44 @@ func TestReadDocument(t *testing.T) {
 	}
 }
 
+// TestParametersBehindTensors reads a sequence's parameters that stand behind a long
+// tensor, which is where the original's clients write them.
+func TestParametersBehindTensors(t *testing.T) {
+	doc := []byte(`{"inputs":[{"name":"A","data":[` + strings.Repeat("1,", 100_000) + `1]}],"parameters":{"sequence_id":5,"sequence_start":true}}`)
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if _, err := w.Write(doc); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for encoding, body := range map[string][]byte{"": doc, "gzip": packed.Bytes()} {
+		var c Call
+		if !readBody(body, &head{encoding: encoding, sequence: true}, &c) || c.Sequence != "5" || !c.Start {
+			t.Errorf("%q: %+v", encoding, c)
+		}
+		c = Call{}
+		if !readBody(body, &head{encoding: encoding}, &c) || c.Sequence != "" || c.Key == 0 {
+			t.Errorf("%q, of a model without sequences: %+v", encoding, c)
+		}
+	}
+}
+
+// TestLongIDs bounds what is remembered of an ID, and tells long ones apart.
+func TestLongIDs(t *testing.T) {
+	long := strings.Repeat("é", 20_000)
+	a, b := correlation(long), correlation(long+"b")
+	if a == b || len(a) > 2*maxID || !strings.HasPrefix(a, "s:éé") {
+		t.Errorf("%d bytes: %s, and %s", len(a), a, b)
+	}
+	var c Call
+	readDocument([]byte(`{"parameters":{"sequence_id":"`+long+`"}}`), &c)
+	if c.Sequence != a {
+		t.Errorf("a body has %s, a header %s", c.Sequence, a)
+	}
+}
+
 func key(doc string) uint64 {
 	var c Call
 	readDocument([]byte(doc), &c)

@@ -47,7 +47,7 @@ func (c *Call) parameter(name, text string, number uint64) {
 	case "sequence_id":
 		switch {
 		case text != "":
-			c.Sequence = "s:" + text
+			c.Sequence = sequenceText(text)
 		case number != 0: // 0 is none
 			c.Sequence = strconv.FormatUint(number, 10)
 		}

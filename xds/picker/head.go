@@ -1,6 +1,8 @@
 package picker
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"net/url"
 	"strconv"
 	"strings"
@@ -29,6 +31,7 @@ type head struct {
 	named     bool   // over gRPC, the headers name the model
 	keyed     bool   // the headers have the cache's key
 	flagged   bool   // the headers have the sequence
+	sequence  bool   // the body may say that the call is of a sequence
 }
 
 // The methods of gRPC that carry inference requests.
@@ -100,7 +103,20 @@ func correlation(value string) string {
 	if value == "" {
 		return ""
 	}
-	return "s:" + value
+	return sequenceText(value)
+}
+
+// maxID bounds the text of a sequence's ID that is remembered, in bytes.
+const maxID = 128
+
+// sequenceText is a sequence's ID that is a text. Of a long one its beginning and a hash
+// of the whole are kept, for callers choose it.
+func sequenceText(id string) string {
+	if len(id) > maxID {
+		sum := sha256.Sum256([]byte(id))
+		id = strings.ToValidUTF8(id[:maxID/2], "") + "…" + hex.EncodeToString(sum[:16])
+	}
+	return "s:" + id
 }
 
 // modelOf takes model and version out of a path of the v2 protocol; "" where it names

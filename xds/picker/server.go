@@ -151,7 +151,7 @@ func (s *Server) body(b []byte, h *head, c *Call) *procv3.ProcessingResponse {
 
 // wantsBody says that a choice needs more than the headers. A stream's body never ends,
 // so it is not waited for.
-func (s *Server) wantsBody(h *head, c *Call) bool {
+func (s *Server) wantsBody(h *head, c *Call) (wanted bool) {
 	if !h.inference || !h.unary {
 		return false
 	}
@@ -162,11 +162,12 @@ func (s *Server) wantsBody(h *head, c *Call) bool {
 	defer s.mu.Unlock()
 	for _, t := range s.meantLocked(c.Model, c.Version) {
 		sequence, cached := s.state.traits(t.Model, t.Version)
+		h.sequence = h.sequence || sequence && !h.flagged
 		if sequence && !h.flagged || cached && !sequence && !h.keyed {
-			return true
+			wanted = true
 		}
 	}
-	return false
+	return wanted
 }
 
 // meantLocked are those who may answer a call: the targets of its route, the one with

@@ -82,7 +82,7 @@ type gateway struct {
 	name     string
 	group    string
 	draining bool // takes nothing new
-	dead     bool // its reports ended and it can't be reached
+	dead     bool // its reports ended and it can't be reached; it may come back as it was
 	reported bool
 	at       time.Duration // of the last report
 	load     orca.Gateway
@@ -165,10 +165,10 @@ func (s *State) Report(now time.Duration, name string, load orca.Gateway) {
 	clear(g.sent)
 }
 
-// Gone says that a gateway can't be reached any more.
+// Gone says that a gateway can't be reached any more. Its sequences end with their next
+// calls, unless it reports before those in the life that it had: then it was only slow.
 func (s *State) Gone(name string) {
 	if g := s.find(name); g != nil {
-		g.die()
 		g.dead = true
 	}
 }
@@ -177,9 +177,8 @@ func (s *State) Gone(name string) {
 // be told.
 func (g *gateway) die() {
 	for q := range g.owned {
-		q.lost, q.owner = true, nil
+		q.lose()
 	}
-	clear(g.owned)
 }
 
 // Pick decides on a call at now. random breaks ties.
@@ -214,6 +213,9 @@ func (s *State) owned(now time.Duration, c *Call) (Pick, bool) {
 	case q == nil:
 		return Pick{}, false
 	case q.lost:
+		return Pick{Why: WhyLost, Lost: true, Owner: q.was}, true
+	case q.owner.dead: // whoever was told so must begin anew, also if it comes back
+		q.lose()
 		return Pick{Why: WhyLost, Lost: true, Owner: q.was}, true
 	}
 	owner := q.owner

@@ -216,6 +216,13 @@ func (w *world) step() {
 	case n == 15 && g.alive: // killed, and noticed
 		g.alive, g.known = false, false
 		w.s.Gone(g.name)
+	case n == 15: // slow: it is as it was, and reports again
+		w.s.Gone(g.name)
+		g.known = false
+		if w.r.IntN(2) == 0 {
+			w.call(strconv.Itoa(w.r.IntN(6)))
+		}
+		w.report(g)
 	case n == 16 && !g.alive: // started anew
 		g.alive = true
 		g.life++
@@ -242,8 +249,10 @@ func (w *world) call(id string) {
 	p := w.s.Pick(w.now, &c, w.r.Uint64())
 	h := w.sequences[id]
 	if p.Lost {
-		if c.Start || h == nil || (h.at.alive && h.at.in && h.at.life == h.life) {
+		if c.Start || h == nil || (h.at.alive && h.at.in && h.at.known && h.at.life == h.life) {
 			w.t.Errorf("call %+v was refused; its sequence is at %+v", c, h)
+		} else {
+			h.life = -1 // it stays refused until it begins anew
 		}
 		return
 	}
@@ -258,6 +267,9 @@ func (w *world) call(id string) {
 			w.t.Errorf("call %+v was left to Envoy (%s), but its sequence lives at %s", c, p.Why, h.at.name)
 		}
 		return
+	}
+	if h != nil && h.life < 0 && !c.Start {
+		w.t.Errorf("call %+v went to %s after its sequence had been refused", c, g.name)
 	}
 	if h != nil && !c.Start && (h.at != g || h.life != g.life) {
 		w.t.Errorf("call %+v went to %s life %v, its sequence is at %s life %v", c, g.name, g.life, h.at.name, h.life)

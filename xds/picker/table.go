@@ -15,6 +15,12 @@ type sequence struct {
 	in    *list.Element
 }
 
+// lose notes that the sequence has ended with its gateway.
+func (q *sequence) lose() {
+	delete(q.owner.owned, q)
+	q.lost, q.owner = true, nil
+}
+
 type sequenceKey struct{ model, id string }
 
 // table knows the sequences, those that were idle longest first.
