@@ -158,14 +158,31 @@ func callName(env *infer.Envelope, status int) string {
 	case env.Model == "" && status == 404:
 		return env.Method
 	}
-	path := env.Path
-	if env.Model != "" {
-		path = strings.Replace(path, "/models/"+url.PathEscape(env.Model), "/models/{model}", 1)
+	return env.Method + " " + shape(env.Path)
+}
+
+// shape is a path of the protocol with words in place of the names that stand in it,
+// which callers choose.
+func shape(path string) string {
+	if path == "/v2/models/stats" {
+		return path
 	}
-	if env.Version != "" {
-		path = strings.Replace(path, "/versions/"+env.Version, "/versions/{version}", 1)
+	parts := strings.Split(path, "/")
+	for i := 1; i < len(parts); i++ {
+		switch parts[i-1] {
+		case "models":
+			parts[i] = "{model}"
+		case "versions":
+			parts[i] = "{version}"
+		case "region":
+			parts[i] = "{region}"
+		case "repository":
+			if parts[i] != "index" && parts[i] != "models" {
+				parts[i] = "{repository}"
+			}
+		}
 	}
-	return env.Method + " " + path
+	return strings.Join(parts, "/")
 }
 
 // marks writes what a front end and its request took down, in order of time.

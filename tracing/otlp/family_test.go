@@ -318,3 +318,22 @@ func BenchmarkFamily(b *testing.B) {
 		}
 	}
 }
+
+// Names that callers choose are none of a span's name, however they are written.
+func TestNamesOfCalls(t *testing.T) {
+	for path, want := range map[string]string{
+		"/v2":                                         "GET /v2",
+		"/v2/models/stats":                            "GET /v2/models/stats",
+		"/v2/models/%6Dlp":                            "GET /v2/models/{model}",
+		"/v2/models/models/versions/3/config":         "GET /v2/models/{model}/versions/{version}/config",
+		"/v2/repository/index":                        "GET /v2/repository/index",
+		"/v2/repository/models/m/load":                "GET /v2/repository/models/{model}/load",
+		"/v2/repository/mine/models/m/load":           "GET /v2/repository/{repository}/models/{model}/load",
+		"/v2/systemsharedmemory/region/r-4711/status": "GET /v2/systemsharedmemory/region/{region}/status",
+		"/v2/cudasharedmemory/region/r-4711/register": "GET /v2/cudasharedmemory/region/{region}/register",
+	} {
+		if got := callName(&infer.Envelope{Protocol: "http", Method: "GET", Path: path, Action: infer.ActionMetadata}, 200); got != want {
+			t.Errorf("%s: got %s, want %s", path, got, want)
+		}
+	}
+}
