@@ -38,7 +38,7 @@ class Load:
             pytest.skip("bin/loadgen is not there: go build -o bin/loadgen ./bench/loadgen")
         self.processes = {p: subprocess.Popen(
             [str(LOADGEN), "-protocol", p, "-address", address, "-model", model, "-input", "INPUT0", "-shape", "1,16", "-concurrency",
-             str(concurrency), "-streams", "2", "-warmup", "0s", "-duration", "120s"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+             str(concurrency), "-streams", "2", "-warmup", "0s", "-duration", "600s"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             for p in protocols}
 
     def end(self):

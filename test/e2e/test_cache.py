@@ -12,7 +12,6 @@ import tritonclient.grpc as grpcclient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 import harness
-from faults import Redis
 
 LOCAL = "--cache-config=local,size=16777216"
 CACHED = "response_cache { enable: true }\n"
@@ -311,13 +310,6 @@ def test_without_a_cache(start, tmp_path):
 def test_flags(built, tmp_path, flags, text):
     done = subprocess.run([harness.BINARY, "serve", f"--model-repository={tmp_path}", *flags], capture_output=True, text=True, timeout=20)
     assert done.returncode != 0 and text in done.stderr, done.stderr
-
-
-@pytest.fixture
-def redis(built, tmp_path):
-    r = Redis(tmp_path)
-    yield r
-    r.kill()
 
 
 def flag(redis, more=""):

@@ -1,6 +1,5 @@
 """Limits on callers at Envoy: its rate limit service answers from the same rules as the gateway."""
 from mesh import mesh  # noqa: F401
-from test_caller_limits import redis  # noqa: F401
 from test_limits import ONE, repository
 
 
@@ -31,10 +30,9 @@ def test_envoy_asks_for_limits(mesh, tmp_path):  # noqa: F811
 
 def test_fleet_shares_limits_with_its_control_plane(mesh, tmp_path, redis):  # noqa: F811
     """Two gateways and a control plane of its own share limits through Redis: each call counts once, wherever it is counted."""
-    _, port = redis
     limits = tmp_path / "limits.yaml"
     limits.write_text("rules:\n- {name: edge, at: envoy, models: edge, requests: 3/h}\n- {name: inner, models: inner, requests: 5/h}\n")
-    flags = [f"--limits-file={limits}", f"--limits-redis=host=127.0.0.1,port={port},budget=100"]
+    flags = [f"--limits-file={limits}", f"--limits-redis=host=127.0.0.1,port={redis.port},budget=1000"]
     m = mesh(gateways=2, repositories=[repository(tmp_path / "models", edge=(0, 1), inner=(0, 1))], flags=flags, xds_flags=flags,
              topology={"services": {"rate_limit": {"timeout": "2s"}}})
     for model, passes in (("edge", 3), ("inner", 5)):
