@@ -233,7 +233,7 @@ class Load:
                 if r.status != 200:
                     self.failed.append((r.status, r.headers.get("x-sluice-reason"), text[:200]))
                 self.answers.append(self.pick(r.status, r.headers, text))
-            except OSError as e:
+            except (OSError, http.client.HTTPException) as e:
                 self.failed.append(e)
                 connection.close()
         connection.close()
@@ -256,6 +256,7 @@ class Load:
         self.stopping.set()
         for t in self.threads:
             t.join(30)
+        assert not any(t.is_alive() for t in self.threads), "a call has not ended"
 
 
 @pytest.fixture
