@@ -185,7 +185,11 @@ func (c *conn) one() (usual bool, err error) {
 		return true, nil
 	}
 	ctx.End(context.Canceled)
-	err = c.answer(c.isLast() || h.close)
+	if c.ans.streamed {
+		err = c.endStream()
+	} else {
+		err = c.answer(c.isLast() || h.close)
+	}
 	c.ans.Fields, c.ans.Chunks = c.ans.Fields[:0], c.ans.Chunks[:0]
 	return true, err
 }
@@ -439,8 +443,15 @@ func (c *conn) writeLarge(a *Answer) error {
 	return err
 }
 
-// appendHead adds status line and fields.
+// appendHead adds status line and fields, and that no more follows: the body's length.
 func (c *conn) appendHead(a *Answer, last bool) {
+	b := c.appendFields(a, last)
+	b = append(b, "Content-Length: "...)
+	b = strconv.AppendInt(b, a.Length, 10)
+	c.out = append(b, "\r\n\r\n"...)
+}
+
+func (c *conn) appendFields(a *Answer, last bool) []byte {
 	b := appendStatus(c.out, a.Status)
 	for i := range a.Fields {
 		b = append(appendClean(b, a.Fields[i].Name), ": "...)
@@ -450,9 +461,7 @@ func (c *conn) appendHead(a *Answer, last bool) {
 	if last {
 		b = append(b, "Connection: close\r\n"...)
 	}
-	b = append(b, "Content-Length: "...)
-	b = strconv.AppendInt(b, a.Length, 10)
-	c.out = append(b, "\r\n\r\n"...)
+	return b
 }
 
 // appendClean adds a text in which no line may end.

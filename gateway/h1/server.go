@@ -88,7 +88,9 @@ type Answer struct {
 	Length int64    // of the chunks together
 	Owner  any      // for the handler
 
-	c *conn
+	c        *conn
+	streamed bool // Begin was called
+	last     bool // and nothing follows on the connection
 }
 
 // Server serves connections that come from Listeners.

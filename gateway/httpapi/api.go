@@ -177,6 +177,9 @@ type Call struct {
 	Unix   bool
 	// Certificate is the client's, verified by the transport; nil: none.
 	Certificate *x509.Certificate
+	// Stream sends answers that come piece by piece; a Reply that is Streamed has gone
+	// that way.
+	Stream Streamer
 
 	env  *infer.Envelope // of a control call, once it is opened
 	read int64           // bytes of a control call's body
@@ -213,7 +216,15 @@ func (a *API) serve(ctx context.Context, call *Call, reply *Reply) {
 		reply.Set("Allow", rt.methods())
 		a.stray(call, reply)
 	case rt.kind == routeInfer:
+		if frame := acceptsStream(call.Header.Get("Accept")); frame != unframed {
+			a.serveStreamed(ctx, call, rt, reply, frame)
+			return
+		}
 		a.serveInfer(ctx, call, rt, reply)
+	case rt.kind == routeGenerate:
+		a.serveStreamed(ctx, call, rt, reply, unframed)
+	case rt.kind == routeGenerateStream:
+		a.serveStreamed(ctx, call, rt, reply, events)
 	default:
 		a.serveControl(ctx, call, rt, reply)
 	}

@@ -133,8 +133,6 @@ var errorCases = []struct {
 		"failed to parse the request JSON buffer: Missing a comma or '}' after an object member. at 28"},
 	{"POST", "/v2/repository/models/two/unload", `{"parameters":{"unload_dependents":true}}`, 503, "two true"},
 	{"POST", "/v2/repository/models/two/unload", `{"parameters":{"unload_dependents":1}}`, 500, "attempt to access JSON non-boolean as boolean"},
-	{"POST", "/v2/models/two/generate", "{}", 501, "generate is not supported"},
-	{"POST", "/v2/models/two/versions/1/generate_stream", "{}", 501, "generate is not supported"},
 	{"GET", "/v2/systemsharedmemory/status", "", 501, "shared memory is not supported"},
 	{"GET", "/v2/cudasharedmemory/region/a/status", "", 501, "shared memory is not supported"},
 	{"POST", "/v2/systemsharedmemory/region/a/register", "{}", 501, "shared memory is not supported"},

@@ -180,19 +180,21 @@ func appendParams(b []byte, params infer.Params) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(json.AppendString(b, params[i].Name), ':')
-		switch v := &params[i].Value; v.Kind {
-		case infer.KindBool:
-			b = strconv.AppendBool(b, v.Bool)
-		case infer.KindInt64:
-			b = strconv.AppendInt(b, v.Int, 10)
-		case infer.KindUint64:
-			b = strconv.AppendUint(b, uint64(v.Int), 10)
-		case infer.KindDouble:
-			b = json.AppendFloat(b, v.Double, 64)
-		default:
-			b = json.AppendString(b, v.Str)
-		}
+		b = appendValue(append(json.AppendString(b, params[i].Name), ':'), &params[i].Value)
 	}
 	return append(b, '}')
+}
+
+func appendValue(b []byte, v *infer.Value) []byte {
+	switch v.Kind {
+	case infer.KindBool:
+		return strconv.AppendBool(b, v.Bool)
+	case infer.KindInt64:
+		return strconv.AppendInt(b, v.Int, 10)
+	case infer.KindUint64:
+		return strconv.AppendUint(b, uint64(v.Int), 10)
+	case infer.KindDouble:
+		return json.AppendFloat(b, v.Double, 64)
+	}
+	return json.AppendString(b, v.Str)
 }

@@ -30,6 +30,10 @@ type exchange struct {
 
 	encoding string // of the answer; "": none
 
+	streaming bool  // any number of answers can be taken
+	flat      bool  // a generate call's document
+	wrong     error // with the headers of a streamed call
+
 	// Method values made once, since each would be an allocation.
 	header  Header
 	get     func(key string) string
@@ -55,6 +59,7 @@ func (x *exchange) free() {
 	x.decoder.reset()
 	x.m, x.reply, x.header, x.raw, x.sent, x.fault = nil, nil, nil, false, 0, nil
 	x.ctx, x.call, x.to, x.started, x.encoding = nil, nil, nil, false, ""
+	x.streaming, x.flat, x.wrong = false, false, nil
 	x.body, x.inf.in, x.inf.r = bodyReader{}, counter{}, nil
 	if cap(x.json) > keepBuffer {
 		x.json = nil
@@ -116,6 +121,7 @@ func (x *exchange) open(rt route) (context.Context, error) {
 	m.req.Model, m.req.Version = rt.model, rt.version
 	a.envelope(&m.env, call, rt)
 	m.req.Envelope = &m.env // the log of a refusal names its caller too
+	m.env.Streaming, m.req.Streaming = x.streaming, x.streaming
 	x.header, m.env.Header, m.env.Fields = call.Header, x.get, call.Header
 	ctx, err := a.pipeline.Open(x.ctx, &m.env)
 	m.env.Header, m.env.Fields = nil, nil // valid during Open only
@@ -203,6 +209,9 @@ func (x *exchange) decode(ctx context.Context, call *Call) error {
 	b := &x.body
 	if call.Length > a.limits.MaxBody {
 		return bodyTooLarge(call.Length, a.limits.MaxBody)
+	}
+	if x.wrong != nil || x.flat {
+		return x.decodeFlat(b, call)
 	}
 	switch encoding := call.Header.Get("Content-Encoding"); encoding {
 	case "", "identity":

@@ -24,6 +24,7 @@ type httpCall struct {
 	Call
 	header fields
 	body   progress
+	out    pieces
 	reply  Reply
 	length [1]string // Content-Length
 	json   [1]string // Inference-Header-Content-Length
@@ -66,11 +67,17 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c.body = progress{r: r.Body, w: w, timeout: h.timeout, rate: h.rate}
 	c.Body = &c.body
+	c.out = pieces{w: w, timeout: h.timeout, rate: h.rate}
+	c.Stream = &c.out
 	h.api.Serve(r.Context(), &c.Call, &c.reply)
 	c.body.finish(r.ContentLength)
-	h.write(w, c)
+	if c.reply.Streamed {
+		c.out.finish()
+	} else {
+		h.write(w, c)
+	}
 	c.reply.Release()
-	c.Call, c.header.h, c.body = Call{}, nil, progress{}
+	c.Call, c.header.h, c.body, c.out = Call{}, nil, progress{}, pieces{}
 	h.calls.Put(c)
 }
 
@@ -104,6 +111,38 @@ func (h *handler) write(w http.ResponseWriter, c *httpCall) {
 		_ = control.SetWriteDeadline(time.Time{})
 	}
 }
+
+// pieces is an answer that is sent piece by piece.
+type pieces struct {
+	w       http.ResponseWriter
+	timeout time.Duration
+	rate    int64
+}
+
+// Begin implements Streamer.
+func (p *pieces) Begin(h *Head) error {
+	header := p.w.Header()
+	header.Set("Content-Type", h.ContentType)
+	for _, f := range h.Fields {
+		header.Set(f.Name, f.Value)
+	}
+	p.w.WriteHeader(h.Status)
+	return p.flush()
+}
+
+// Stream implements Streamer.
+func (p *pieces) Stream(b []byte) error {
+	_ = http.NewResponseController(p.w).SetWriteDeadline(deadline(p.timeout, int64(len(b)), p.rate)) // an old transport without deadlines still writes
+	if _, err := p.w.Write(b); err != nil {
+		return err
+	}
+	return p.flush()
+}
+
+func (p *pieces) flush() error { return http.NewResponseController(p.w).Flush() }
+
+// finish takes the last write's deadline away.
+func (p *pieces) finish() { _ = http.NewResponseController(p.w).SetWriteDeadline(time.Time{}) }
 
 // deadline is when so many bytes must be through.
 func deadline(timeout time.Duration, bytes, rate int64) time.Time {

@@ -30,13 +30,31 @@ func (p *plain) Serve(ctx context.Context, r *h1.Request, a *h1.Answer) (later b
 		c = &plainCall{}
 	}
 	c.header.r, c.answer = r, a
-	c.Call = Call{Method: r.Method, Path: r.Path, Header: &c.header, Body: r.Body, Length: r.Length, Remote: r.Remote, Unix: r.Unix}
+	c.Call = Call{Method: r.Method, Path: r.Path, Header: &c.header, Body: r.Body, Length: r.Length, Remote: r.Remote, Unix: r.Unix, Stream: c}
 	if p.api.Start(ctx, &c.Call, &c.reply, c) {
 		return true
+	}
+	if c.reply.Streamed {
+		a.Owner = c
+		return false
 	}
 	c.fill()
 	return false
 }
+
+// Begin implements Streamer.
+func (c *plainCall) Begin(h *Head) error {
+	a := c.answer
+	a.Status = h.Status
+	a.Fields = append(a.Fields, h1.Field{Name: "Content-Type", Value: h.ContentType})
+	for _, f := range h.Fields {
+		a.Fields = append(a.Fields, h1.Field(f))
+	}
+	return a.Begin()
+}
+
+// Stream implements Streamer.
+func (c *plainCall) Stream(b []byte) error { return c.answer.Stream(b) }
 
 // Answered implements Answerer.
 func (c *plainCall) Answered() infer.Flusher {

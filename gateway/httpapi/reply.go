@@ -29,6 +29,7 @@ type Reply struct {
 	Fields       []Field // all others but Content-Length
 	Chunks       [][]byte
 	Length       int64 // the chunks' bytes together, for Content-Length
+	Streamed     bool  // the answer was sent by Call.Stream: nothing is left but its end
 
 	buf    []byte // JSON, small answers, compressed bodies
 	spare  []byte // the other buffer of a compressed answer
@@ -57,7 +58,7 @@ func (r *Reply) Release() {
 
 // reset drops what the reply holds.
 func (r *Reply) reset() {
-	r.Status, r.ContentType, r.HeaderLength, r.Length = 0, "", -1, 0
+	r.Status, r.ContentType, r.HeaderLength, r.Length, r.Streamed = 0, "", -1, 0, false
 	clear(r.Fields)
 	clear(r.Chunks)
 	r.Fields, r.Chunks = r.Fields[:0], r.Chunks[:0]

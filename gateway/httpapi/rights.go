@@ -9,7 +9,7 @@ import (
 
 // changes says that a call on the route changes something, as far as its method tells.
 func (r route) changes(method string) bool {
-	return method == http.MethodPost && r.kind != routeIndex && r.kind != routeInfer && r.kind != routeGenerate
+	return method == http.MethodPost && r.kind != routeIndex && r.kind != routeInfer && r.kind != routeGenerate && r.kind != routeGenerateStream
 }
 
 // Describe fills in what a call's method and path say of it: action, change, model and

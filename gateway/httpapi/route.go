@@ -22,6 +22,7 @@ const (
 	routeAllStats
 	routeInfer
 	routeGenerate
+	routeGenerateStream
 	routeTrace
 	routeIndex
 	routePurge
@@ -49,7 +50,8 @@ var routes = [...]struct {
 	routeStats:          {get: true, action: infer.ActionStatistics},
 	routeAllStats:       {get: true, action: infer.ActionStatistics},
 	routeInfer:          {post: true, action: infer.ActionInference},
-	routeGenerate:       {post: true, action: infer.ActionInference, name: "generate"},
+	routeGenerate:       {post: true, action: infer.ActionInference},
+	routeGenerateStream: {post: true, action: infer.ActionInference},
 	routeTrace:          {get: true, post: true, action: infer.ActionTrace},
 	routeIndex:          {post: true, action: infer.ActionModelRepository},
 	routePurge:          {post: true, action: infer.ActionModelRepository},
@@ -141,8 +143,10 @@ func modelRoute(rest string) (route, bool) {
 		r.kind = routeStats
 	case "infer":
 		r.kind = routeInfer
-	case "generate", "generate_stream":
+	case "generate":
 		r.kind = routeGenerate
+	case "generate_stream":
+		r.kind = routeGenerateStream
 	case "trace/setting":
 		if r.version != "" {
 			return route{}, false // settings are a model's; source: the original's 404

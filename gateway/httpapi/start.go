@@ -18,7 +18,8 @@ type Answerer interface {
 // until then. Else it is ready now.
 func (a *API) Start(ctx context.Context, call *Call, reply *Reply, to Answerer) (later bool) {
 	rt, ok := parsePath(call.Path)
-	if !ok || rt.kind != routeInfer || !rt.allows(call.Method) || acceptEncoding(call.Header.Get("Accept-Encoding")) != "" {
+	if !ok || rt.kind != routeInfer || !rt.allows(call.Method) || acceptEncoding(call.Header.Get("Accept-Encoding")) != "" ||
+		acceptsStream(call.Header.Get("Accept")) != unframed {
 		a.Serve(ctx, call, reply) // it may wait; compressing would hold up others
 		return false
 	}

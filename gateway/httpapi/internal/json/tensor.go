@@ -32,6 +32,20 @@ func (s *Scanner) AppendTensor(dst []byte, d infer.Datatype, limit int64) ([]byt
 	return dst, n, err
 }
 
+// AppendElement reads one value as AppendTensor reads the elements of an array.
+func (s *Scanner) AppendElement(dst []byte, d infer.Datatype) ([]byte, error) {
+	at, size := s.Mark(), len(dst)
+	dst, err := s.element(dst, d)
+	if e, ok := err.(*Error); ok && !e.Syntax {
+		s.Seek(at)
+		if err := s.Skip(); err != nil {
+			return dst, err
+		}
+		return dst[:size], e
+	}
+	return dst, err
+}
+
 // wrong skips a value and says what it is not.
 func (s *Scanner) wrong(text string) error {
 	if err := s.Skip(); err != nil {
