@@ -187,3 +187,16 @@ func TestGroupWithoutAName(t *testing.T) {
 		t.Error("a group's rule counts for who showed nothing")
 	}
 }
+
+// A question of no hits looks, and spends nothing.
+func TestNoHitsSpendNothing(t *testing.T) {
+	l := limits(t, "rules: [{name: e, at: envoy, requests: 2/h}]", nil)
+	for i, c := range []struct {
+		hits int64
+		over bool
+	}{{0, false}, {0, false}, {0, false}, {1, false}, {0, false}, {1, false}, {0, true}, {1, true}} {
+		if v := l.Hit(t.Context(), Query{Model: "m", Action: infer.ActionInference, Hits: c.hits}); v.Over != c.over {
+			t.Errorf("question %d, of %d hits: %+v, want over %v", i, c.hits, v, c.over)
+		}
+	}
+}

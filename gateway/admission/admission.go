@@ -364,12 +364,8 @@ func (l *Limits) pass(p *patience, u *use, n, now int64) (wait int64, ok bool) {
 	if u.limit.Kind.held() {
 		return l.hold(p, u, n)
 	}
-	if u.peek { // as far as this gateway knows
-		if m.shared != nil && l.table.link.up() {
-			wait = l.peek(u, n, now)
-			return wait, wait == 0
-		}
-		wait = m.bucket.look(&u.limit.speed, now, u.limit.speed.cost(n))
+	if u.peek {
+		wait = l.peek(u, n, now)
 		return wait, wait == 0
 	}
 	if m.shared != nil && l.table.link.up() {

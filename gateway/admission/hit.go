@@ -14,7 +14,7 @@ type Query struct {
 	Model     string
 	Action    infer.Action
 	Remote    netip.Addr
-	Hits      int64 // requests; 0: 1
+	Hits      int64 // requests; 0: nothing is spent, it looks
 	Bytes     int64 // of bodies; 0: not known
 }
 
@@ -41,7 +41,11 @@ func (l *Limits) Hit(ctx context.Context, q Query) Verdict {
 	defer l.leave(a)
 	take := amounts{Requests: max(q.Hits, 1), Bytes: q.Bytes, Concurrency: skip, BytesInFlight: skip}
 	now := l.now()
-	if u, wait := l.through(ctx, a, &take, now); u != nil {
+	pass := l.through
+	if q.Hits == 0 {
+		pass = l.looked
+	}
+	if u, wait := pass(ctx, a, &take, now); u != nil {
 		return Verdict{Over: true, Rule: u.rule.Name, Limit: u.limit.text, Rate: u.limit.Rate, Retry: time.Duration(wait), Reason: reason(u.limit.Kind)}
 	}
 	v := Verdict{Left: -1}
@@ -55,4 +59,19 @@ func (l *Limits) Hit(ctx context.Context, q Query) Verdict {
 		}
 	}
 	return v
+}
+
+// looked is through of a call that is only asked for, and spends nothing.
+func (l *Limits) looked(_ context.Context, a *account, take *amounts, now int64) (*use, int64) {
+	for i := range a.uses {
+		u := &a.uses[i]
+		if u.limit.Kind.held() || u.rule.shadow {
+			continue
+		}
+		if wait := l.peek(u, u.ahead(take[u.limit.Kind]), now); wait > 0 {
+			u.tally.refused.Add(1)
+			return u, max(wait, leastWait)
+		}
+	}
+	return nil, 0
 }

@@ -209,10 +209,13 @@ func (l *Limits) draw(p *patience, u *use, n, now int64) (wait int64, ok bool) {
 	return wait, wait == 0
 }
 
-// peek says, without waiting, how long it takes until a shared rate has n, by what Redis
-// said last.
+// peek says, without waiting, how long it takes until a rate has n, as far as this gateway
+// knows: of a shared one by what Redis said last.
 func (l *Limits) peek(u *use, n, now int64) (wait int64) {
 	s := u.meter.shared
+	if s == nil || !l.table.link.up() {
+		return u.meter.bucket.look(&u.limit.speed, now, u.limit.speed.cost(n))
+	}
 	s.mu.Lock()
 	s.limit = u.limit
 	wait = s.shortLocked(n, now)

@@ -25,7 +25,7 @@ type Call struct {
 	Model     string
 	Action    infer.Action
 	Remote    netip.Addr
-	Hits      int64 // at least 1
+	Hits      int64 // 0: the question is only whether a call would pass
 	Bytes     int64 // 0: not known
 }
 
@@ -47,6 +47,7 @@ const (
 	maxDescriptors = 64
 	maxEntries     = 64
 	maxGroups      = 32
+	maxValue       = 1024 // bytes of an entry that are looked at; a path may have more
 )
 
 // Server answers ShouldRateLimit.
@@ -77,6 +78,9 @@ func (s *Server) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimit
 		if own := d.GetHitsAddend(); own != nil {
 			call.Hits = int64(min(own.GetValue(), math.MaxInt32))
 		}
+		if d.GetIsNegativeHits() { // nothing is given back on a proxy's word
+			call.Hits = 0
+		}
 		v := s.decide(ctx, call)
 		out.Statuses = append(out.Statuses, statusOf(v))
 		if v.Over {
@@ -100,6 +104,9 @@ func read(d *ratelimitcommonv3.RateLimitDescriptor) (c Call, err error) {
 	var method, path, action string
 	for _, e := range d.GetEntries() {
 		v := e.GetValue()
+		if e.GetKey() != "path" {
+			v = v[:min(len(v), maxValue)]
+		}
 		switch e.GetKey() {
 		case "principal":
 			c.Principal = v

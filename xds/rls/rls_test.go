@@ -3,6 +3,8 @@ package rls
 import (
 	"context"
 	"net"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -110,6 +112,35 @@ func TestOverLimit(t *testing.T) {
 	}
 	if got["retry-after"] != "2" || got["x-sluice-reason"] != "rate_limited" {
 		t.Errorf("headers %v", got)
+	}
+}
+
+// What a client claims in a header does not stand against the path that is served; a
+// descriptor that adds no hits, or takes some back, looks; names have a bound.
+func TestDescriptorsAreNotBelieved(t *testing.T) {
+	var got Call
+	c := dial(t, func(_ context.Context, call Call) Verdict { got = call; return Verdict{} })
+	none, back := descriptor("model", "m"), descriptor("model", "m")
+	none.HitsAddend = wrapperspb.UInt64(0)
+	back.HitsAddend, back.IsNegativeHits = wrapperspb.UInt64(7), true
+	long := strings.Repeat("x", 5000)
+	for _, w := range []struct {
+		name string
+		d    *ratelimitcommonv3.RateLimitDescriptor
+		want Call
+	}{
+		{"path", descriptor("model", "cheap", "method", "POST", "path", "/v2/models/dear/infer"), Call{Model: "dear", Action: infer.ActionInference, Hits: 1}},
+		{"message", descriptor("model", "m", "path", "/inference.GRPCInferenceService/ModelInfer"), Call{Model: "m", Action: infer.ActionInference, Hits: 1}},
+		{"no hits", none, Call{Model: "m", Action: infer.ActionInference}},
+		{"hits back", back, Call{Model: "m", Action: infer.ActionInference}},
+		{"long", descriptor("principal", long, "model", long), Call{Principal: long[:1024], Model: long[:1024], Action: infer.ActionInference, Hits: 1}},
+	} {
+		if _, err := c.ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{Descriptors: []*ratelimitcommonv3.RateLimitDescriptor{w.d}}); err != nil {
+			t.Errorf("%s: %v", w.name, err)
+		}
+		if !reflect.DeepEqual(got, w.want) {
+			t.Errorf("%s: %.200v, want %.200v", w.name, got, w.want)
+		}
 	}
 }
 
