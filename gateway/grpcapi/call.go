@@ -257,10 +257,8 @@ func (s *Service) open(ctx context.Context, env *infer.Envelope, action infer.Ac
 
 // openWith is open by one of the pipeline's ways.
 func (s *Service) openWith(ctx context.Context, env *infer.Envelope, action infer.Action, open opener) (context.Context, error) {
-	if s.stopping.Load() && action != infer.ActionHealth {
-		return ctx, infer.Refusef(infer.Unavailable, infer.ReasonStopping, stoppingText)
-	}
 	env.Protocol, env.Action, env.BodySize = "grpc", action, -1
+	open = s.unlessStopping(open)
 	if st, ok := h2.FromContext(ctx); ok {
 		env.Header, env.Fields = st.Header, st
 		env.Remote, env.Unix = remote(st.Remote())
@@ -279,6 +277,20 @@ func (s *Service) openWith(ctx context.Context, env *infer.Envelope, action infe
 		env.Certificate = h2.Verified(p.AuthInfo)
 	}
 	return opened(ctx, env, open)
+}
+
+// unlessStopping is open until the service stops. The envelope is filled in by then: the
+// access log and the counters of refusals tell of such calls too.
+func (s *Service) unlessStopping(open opener) opener {
+	if !s.stopping.Load() {
+		return open
+	}
+	return func(ctx context.Context, env *infer.Envelope) (context.Context, error) {
+		if env.Action == infer.ActionHealth {
+			return open(ctx, env)
+		}
+		return nil, infer.Refusef(infer.Unavailable, infer.ReasonStopping, stoppingText)
+	}
 }
 
 // opener is the pipeline's Open or OpenStream.

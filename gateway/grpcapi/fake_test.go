@@ -44,7 +44,8 @@ type fakePipeline struct {
 
 	mu        sync.Mutex
 	envelopes []infer.Envelope
-	header    string // of x-test in the last envelope
+	ended     []infer.Envelope // as Close saw them
+	header    string           // of x-test in the last envelope
 }
 
 func (p *fakePipeline) Open(ctx context.Context, env *infer.Envelope) (context.Context, error) {
@@ -61,7 +62,12 @@ func (p *fakePipeline) Open(ctx context.Context, env *infer.Envelope) (context.C
 	return ctx, nil
 }
 
-func (p *fakePipeline) Close(*infer.Envelope, *infer.End) { p.closed.Add(1) }
+func (p *fakePipeline) Close(env *infer.Envelope, _ *infer.End) {
+	p.mu.Lock()
+	p.ended = append(p.ended, *env)
+	p.mu.Unlock()
+	p.closed.Add(1)
+}
 
 func (p *fakePipeline) OpenStream(ctx context.Context, env *infer.Envelope) (context.Context, error) {
 	return p.Open(ctx, env)

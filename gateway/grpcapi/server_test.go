@@ -324,6 +324,14 @@ func TestShutdownDrains(t *testing.T) {
 	if s := status.Convert(err); s.Code() != codes.Unavailable || s.Message() != stoppingText {
 		t.Fatalf("while stopping: %v", err)
 	}
+	eventually(t, "the refusal is told", func() bool {
+		r.pipeline.mu.Lock()
+		defer r.pipeline.mu.Unlock()
+		return len(r.pipeline.ended) == 1
+	})
+	if e := r.pipeline.ended[0]; e.Protocol != "grpc" || e.Method != "ServerMetadata" || e.Action != infer.ActionMetadata || !e.Remote.IsValid() {
+		t.Errorf("the access log is told of %+v", e)
+	}
 	ready, err := r.client.ServerReady(t.Context(), &inference.ServerReadyRequest{})
 	if err != nil || ready.Ready {
 		t.Fatalf("ready while stopping: %v, %v", ready, err)
