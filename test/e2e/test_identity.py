@@ -1,7 +1,9 @@
 """Who calls and what they may do: every route with every caller, keys, tokens, certificates, restricted APIs, and no secret anywhere."""
 import base64
+import gzip
 import http.server
 import json
+import socket
 import ssl
 import subprocess
 import threading
@@ -203,6 +205,100 @@ def test_no_secret_shows(matrix):
     for secret in [k for k in keys.values() if k] + digests:
         assert secret not in shown
     assert "request failed" in shown  # refusals are in the log
+
+
+class Collector:
+    """Takes spans over OTLP/HTTP and keeps them as they came."""
+
+    def __init__(self):
+        self.bodies = bodies = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                bodies.append(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *args):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1/traces"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def text(self):
+        return b"".join(self.bodies).decode("latin-1")
+
+
+@pytest.mark.parametrize("mode", ["opentelemetry", "triton"])
+def test_no_secret_is_traced(start, tmp_path, mode):
+    """Spans, trace files, the access log and the log name callers, and nothing of what they showed."""
+    collector, secret = Collector(), "restricted-" + "r" * 32
+    key, line = make_key("app")
+    (tmp_path / "keys").write_text(line)
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    (tmp_path / "value").write_text(secret)
+    flags = {"opentelemetry": [f"opentelemetry,url={collector.url}", "opentelemetry,bsp_schedule_delay=50"],
+             "triton": [f"triton,file={tmp_path}/trace.json", "triton,log-frequency=1", "level=TIMESTAMPS", "level=TENSORS"]}[mode]
+    s = start(flags=[f"--api-keys={tmp_path}/keys", f"--policy={tmp_path}/policy.yaml", f"--http-restricted-api=logging:ours=@{tmp_path}/value",
+                     f"--access-log={tmp_path}/access", "--log-verbose=1", f"--trace-config=mode={mode}", "--trace-config=rate=1",
+                     *(f"--trace-config={f}" for f in flags)])
+    token = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJyb290In0." + "t" * 40
+    sent = [({"X-Api-Key": key}, 200), ({"Authorization": "Bearer " + key}, 200), ({"Authorization": "Bearer " + token}, 401),
+            ({"X-Api-Key": "sluice_" + "w" * 43}, 401), ({"X-Api-Key": key, "X-Sluice-Proof": "v1.proof-" + "p" * 40}, 200)]
+    for headers, want in sent:
+        assert s.ask("/v2/models/identity_int32/infer", INFER, headers)[0] == want
+        assert s.ask("/v2/logging", None, {**headers, "ours": secret})[0] in (401, 403)
+    tensor = grpcclient.InferInput("INPUT0", [1, 2], "INT32")
+    tensor.set_data_from_numpy(np.array([[1, 2]], np.int32))
+    with grpcclient.InferenceServerClient(s.grpc) as c:
+        c.infer("identity_int32", [tensor], headers={"authorization": "Bearer " + key})
+        with pytest.raises(grpcclient.InferenceServerException):
+            c.infer("identity_int32", [tensor], headers={"authorization": "Bearer " + token})
+    if mode == "opentelemetry":
+        harness.wait_for(lambda: collector.text().count("InferRequest") >= 4, 20, "the spans")
+    assert s.stop() == 0
+    traced = collector.text() if mode == "opentelemetry" else "".join(p.read_text() for p in tmp_path.glob("trace.json*"))
+    access = (tmp_path / "access").read_text()
+    assert "identity_int32" in traced and access.count('"app"') >= 4
+    shown = traced + access + s.log()
+    for what in (key, key[7:], token, "t" * 40, "w" * 43, "p" * 40, secret, line.split("sha256:")[1][:64]):
+        assert what not in shown
+
+
+def raw(address, text):
+    """The status line's code of the answer to bytes of HTTP/1.1."""
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=20) as s:
+        s.sendall(text.encode())
+        return int(s.makefile("rb").readline().split()[1])
+
+
+@pytest.mark.parametrize("transport", ["sluice", "library"])
+def test_fields_given_twice(start, tmp_path, transport):
+    """A trusted proxy that adds its line behind the client's does not let the client name itself; nor are two keys or tokens taken."""
+    key, line = make_key("app")
+    (tmp_path / "keys").write_text(line)
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    (tmp_path / "id.yaml").write_text("api-keys: keys\nproxies: {trusted: 127.0.0.1}\n")
+    s = start(flags=[f"--identity={tmp_path}/id.yaml", f"--policy={tmp_path}/policy.yaml", f"--http-transport={transport}", f"--grpc-transport={transport}"])
+    app, other = "X-Forwarded-Client-Cert: URI=spiffe://mesh/app", "x-forwarded-client-cert: URI=spiffe://mesh/other"
+    for fields, want in (([app], 200), ([other], 403), ([app, other], 401), ([other, app], 401), ([f"X-Api-Key: {key}"], 200),
+                         ([f"X-Api-Key: {key}", "x-api-key: x"], 401), ([f"Authorization: Bearer {key}"] * 2, 401)):
+        head = "".join(f + "\r\n" for f in fields)
+        request = f"POST /v2/models/identity_int32/infer HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len(INFER)}\r\n{head}\r\n{INFER.decode()}"
+        assert raw(s.http, request) == want, fields
+    with grpc.insecure_channel(s.grpc) as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ServerMetadata")
+        for metadata, want in (([("x-api-key", key)], "OK"), ([("x-api-key", key)] * 2, "UNAUTHENTICATED"),
+                               ([("x-forwarded-client-cert", "URI=spiffe://mesh/app"), ("x-forwarded-client-cert", "URI=spiffe://x/y")], "UNAUTHENTICATED")):
+            try:
+                infer(b"", metadata=metadata, timeout=20)
+                got = "OK"
+            except grpc.RpcError as e:
+                got = e.code().name
+            assert got == want, metadata
 
 
 def test_without_policy(start, tmp_path):
