@@ -226,6 +226,20 @@ func TestLaneCorrupt(t *testing.T) {
 	}
 }
 
+// So is a gateway: what it gives back is no more than the ring holds, or nothing.
+func TestLaneReleasesNonsense(t *testing.T) {
+	for _, head := range []uint64{1 << 40, ^uint64(0), 1<<63 + 1} {
+		gateway, worker := openLanes(t, LaneConfig{Mailboxes: 1, Releases: 4})
+		atomic.StoreUint64(gateway.relHead, head)
+		if n := worker.Released(make([]uint64, 8)); n != 0 {
+			t.Errorf("head %#x: %d tokens came back", head, n)
+		}
+		if worker.WaitReleased(time.Millisecond) {
+			t.Errorf("head %#x: a token was waited for, and came", head)
+		}
+	}
+}
+
 func TestLaneConfig(t *testing.T) {
 	for _, c := range []LaneConfig{{Mailboxes: -1}, {Completions: 3}, {Releases: 1 << 30}} {
 		if _, err := NewLane(c); err == nil {

@@ -117,7 +117,7 @@ func (l *Lane) pushRelease(token uint64) bool {
 func (l *Lane) Released(dst []uint64) int {
 	l.drainMu.Lock()
 	defer l.drainMu.Unlock()
-	n := min(int(atomic.LoadUint64(l.relHead)-l.tail), len(dst))
+	n := min(l.pendingLocked(), len(dst))
 	for i := range dst[:n] {
 		dst[i] = atomic.LoadUint64(l.u64(l.releases + int(l.tail&l.relMask)*8))
 		l.tail++
@@ -128,6 +128,16 @@ func (l *Lane) Released(dst []uint64) int {
 	return n
 }
 
+// pendingLocked is how many tokens came back that Released has not returned. A gateway
+// that writes nonsense, which others may share the worker with, has given none back.
+func (l *Lane) pendingLocked() int {
+	n := atomic.LoadUint64(l.relHead) - l.tail
+	if n > l.relMask+1 {
+		return 0
+	}
+	return int(n)
+}
+
 // WaitReleased sleeps until a token came back that Released has not returned yet, or
 // timeout has passed, or the lane is shut; false means that there is none. A worker
 // whose response arena is full may call it, from any goroutine.
@@ -135,7 +145,7 @@ func (l *Lane) WaitReleased(timeout time.Duration) bool {
 	ready := func() bool {
 		l.drainMu.Lock()
 		defer l.drainMu.Unlock()
-		return atomic.LoadUint64(l.relHead) != l.tail
+		return l.pendingLocked() > 0
 	}
 	l.relWaiter.await(timeout, true, func() bool { return ready() || l.isShut() })
 	return ready()
