@@ -130,3 +130,25 @@ func TestEmptyForwardedHeaderIsNotLocal(t *testing.T) {
 		t.Errorf("got %v, want the reason not_local", err)
 	}
 }
+
+// TestKeysStayOnHTTPS: an issuer can't make the server ask one of its own host, nor fetch in
+// the clear.
+func TestKeysStayOnHTTPS(t *testing.T) {
+	for _, row := range []struct {
+		from, to string
+		good     bool
+	}{
+		{"https://id.example", "https://id.example/keys", true},
+		{"https://id.example", "https://keys.example", true},
+		{"https://id.example", "http://127.0.0.1:8000/v2", false},
+		{"HTTPS://id.example", "http://localhost/", false},
+		{"https://id.example", "http://id.example/keys", false},
+		{"http://127.0.0.1:1", "http://127.0.0.1:1/keys", true},
+		{"http://127.0.0.1:1", "http://192.0.2.1/keys", false},
+		{"http://127.0.0.1:1", "file:///etc/passwd", false},
+	} {
+		if err := checkNext(row.from, row.to); (err == nil) != row.good {
+			t.Errorf("from %s to %s: %v, want good %t", row.from, row.to, err, row.good)
+		}
+	}
+}

@@ -62,7 +62,7 @@ func newSource(id sourceID, log *slog.Logger, fresh func()) (*source, error) {
 		if len(via) > 3 {
 			return errors.New("too many redirects")
 		}
-		return checkURL(r.URL.String())
+		return checkNext(id.issuer+id.jwks, r.URL.String())
 	}}
 	return s, nil
 }
@@ -82,6 +82,15 @@ func checkURL(text string) error {
 		return nil
 	}
 	return errors.New("keys come over https (over http from this host alone)")
+}
+
+// checkNext is checkURL for where a place sends us on to. What is fetched over https stays
+// on it: no answer of an issuer's makes us ask a server of our own host.
+func checkNext(from, to string) error {
+	if strings.HasPrefix(strings.ToLower(from), "https:") && !strings.HasPrefix(strings.ToLower(to), "https:") {
+		return errors.New("keys that come over https are not fetched over http")
+	}
+	return checkURL(to)
 }
 
 // bounded limits the bytes of answers.
@@ -214,7 +223,7 @@ func (s *source) find(ctx context.Context) (string, error) {
 	if err := provider.Claims(&claims); err != nil {
 		return "", fmt.Errorf("discovery: %w", err)
 	}
-	if err := checkURL(claims.JWKS); err != nil {
+	if err := checkNext(s.id.issuer, claims.JWKS); err != nil {
 		return "", fmt.Errorf("discovery: jwks_uri: %w", err)
 	}
 	s.mu.Lock()
