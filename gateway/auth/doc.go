@@ -8,10 +8,10 @@
 // original's restricted APIs stand before both.
 //
 // All that files say is one state, which is built whole, checked, and swapped in: a call
-// sees one state from its beginning to its end, and a bad file leaves the old one in
-// force. An Auth is safe for concurrent use; its goroutines run in Run. No lock is held
+// is opened by one state, each model that its messages name is decided by the one in force
+// then, and a bad file leaves the old one in force. An Auth is safe for concurrent use; its goroutines run in Run. No lock is held
 // while something is read or fetched.
 //
-// No secret is kept: of keys and tokens there are digests, which are compared in constant
-// time, and no error or log line repeats what a caller showed.
+// No caller's secret is kept: of keys and tokens there are digests, which are compared in
+// constant time (the proof key and issuers' HMAC secrets are kept, to sign with), and no error or log line repeats what a caller showed.
 package auth
