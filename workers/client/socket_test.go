@@ -57,6 +57,33 @@ func TestSocketOfTwoGateways(t *testing.T) {
 	checkEcho(t, b, wait(t, results))
 }
 
+// A gateway that writes nonsense loses what it has on the worker, and the other nothing.
+func TestSocketEndsTheGatewayThatWritesNonsense(t *testing.T) {
+	address := startSocket(t)
+	bad := start(t, Config{Remote: []RemoteWorker{{Address: address}}, RequestArena: 64 << 20, Backoff: 5 * time.Millisecond})
+	good := start(t, Config{Remote: []RemoteWorker{{Address: address}}, RequestArena: 64 << 20})
+	load(t, bad, spec(1, nil))
+	v := load(t, good, spec(1, nil))
+	defer unload(t, v)
+	s, err := bad.workers[0].current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.memory.refs.Add(1) // it stays mapped while nonsense is written
+	for box := range s.memory.lane.Mailboxes() {
+		s.memory.lane.Post(box, 1<<60, 64)
+	}
+	s.memory.drop()
+	eventually(t, "its connection ends", s.isLost)
+	b, results := newBatch(2, 64)
+	v.Executor(0).Execute(b)
+	checkEcho(t, b, wait(t, results))
+	if n := good.States()[0].Restarts; n != 0 {
+		t.Errorf("the other gateway had to connect %d times again", n)
+	}
+	eventually(t, "it may come again", bad.Ready)
+}
+
 // A gateway waits for its only worker, and the worker may come again after its death,
 // to a socket file that the dead one left.
 func TestSocketWorkerMayComeLate(t *testing.T) {
