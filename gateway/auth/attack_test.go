@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/golang-jwt/jwt/v5"
 
@@ -150,5 +151,16 @@ func TestKeysStayOnHTTPS(t *testing.T) {
 		if err := checkNext(row.from, row.to); (err == nil) != row.good {
 			t.Errorf("from %s to %s: %v, want good %t", row.from, row.to, err, row.good)
 		}
+	}
+}
+
+// TestLongNamesStayText: a long name is cut between its letters.
+func TestLongNamesStayText(t *testing.T) {
+	dir := files(t, map[string]string{"policy": "rules:\n- {principals: root, actions: admin}\n"})
+	a := newAuth(t, Config{Policy: filepath.Join(dir, "policy")})
+	env := call(distant)
+	env.Model = "x" + strings.Repeat("ä", 100)
+	if err := a.Open(t.Context(), env); err == nil || !utf8.ValidString(err.Error()) || len(err.Error()) > 256 {
+		t.Errorf("got %q", err)
 	}
 }

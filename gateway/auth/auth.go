@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -248,7 +249,7 @@ func (st *state) decide(env *infer.Envelope, model string) error {
 	}
 	on := ""
 	if model != "" {
-		on = " on model '" + model[:min(len(model), 128)] + "'"
+		on = " on model '" + strings.ToValidUTF8(model[:min(len(model), 128)], "") + "'"
 	}
 	if env.Principal == nil || env.Principal.Name == "" {
 		return infer.Refusef(infer.Unauthenticated, infer.ReasonUnauthenticated, "'%s'%s needs a caller who is known", right, on)
