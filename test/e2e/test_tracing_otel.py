@@ -22,6 +22,7 @@ output { name: "OUTPUT0" data_type: TYPE_INT32 dims: 1 }
 instance_group { count: 1 kind: KIND_CPU }
 dynamic_batching { preferred_batch_size: 2 max_queue_delay_microseconds: 5000000 }
 """
+IMPATIENT = PAIR.rstrip("}\n ") + " default_queue_policy { allow_timeout_override: true default_timeout_microseconds: 1000000 } }\n"
 TWICE = """platform: "ensemble"
 max_batch_size: 2
 input { name: "IN" data_type: TYPE_INT32 dims: 16 }
@@ -38,7 +39,7 @@ ensemble_scheduling {
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    for name, config in (("pair", PAIR), ("twice", TWICE)):
+    for name, config in (("pair", PAIR), ("impatient", IMPATIENT), ("twice", TWICE)):
         (folder / name / "1").mkdir(parents=True)
         (folder / name / "config.pbtxt").write_text(config)
     return folder
@@ -143,23 +144,21 @@ def test_errors_have_a_status_and_a_reason(traced, jaeger):  # noqa: F811
     refused = jaeger.trace(trace, "InferRequest", "admission")
     assert refused.named("InferRequest").tags["error.type"] == "not found" and len(refused.spans) == 2
 
-    trace, headers = parent()  # one that times out in the queue
-    busy = threading.Thread(target=traced.ask, args=("/v2/models/queue2/infer", ONE))
-    busy.start()
+    trace, headers = parent()  # one that times out in the queue: another, for a batch of two, waits for a second row
     late = json.dumps({"parameters": {"timeout": 20000}, "inputs": json.loads(ONE)["inputs"]}).encode()
-    harness.wait_for(lambda: 'nv_inference_pending_request_count{model="queue2",version="1"} 0' in traced.metrics_text(), 5, "metrics")
-    answers = [traced.ask("/v2/models/queue2/infer", late, headers)[0]]
-    busy.join(20)
-    if answers == [503]:
-        queue = jaeger.trace(trace, "InferRequest", "queue").named("queue")
-        assert queue.tags["error.type"] == "queue_timeout" and not queue.children
+    status, _, answer = traced.ask("/v2/models/impatient/infer", late, headers)
+    assert status == 503, answer
+    t = jaeger.trace(trace, "InferRequest", "queue")
+    assert t.named("queue").tags["error.type"] == "queue_timeout" and not t.named("queue").children
+    assert t.named("queue").end - t.named("queue").start >= 15000, "microseconds"
 
 
 def test_who_is_sampled(traced, jaeger):  # noqa: F811
     """rate=0: whom the caller sampled, and nobody else; then one by one as settings change at run time."""
     quiet, headers = parent(sampled=False)
     assert traced.ask("/v2/models/simple/infer", SIMPLE, headers)[0] == 200
-    assert traced.ask("/v2/models/simple/infer", SIMPLE)[0] == 200
+    own = json.dumps({**json.loads(SIMPLE), "id": "own"}).encode()
+    assert traced.ask("/v2/models/simple/infer", own)[0] == 200
     told, headers = parent()
     assert traced.ask("/v2/models/simple/infer", SIMPLE, {**headers, "baggage": "team=blue%20sky,secret=x", "tracestate": "a=b"})[0] == 200
     t = jaeger.trace(told, "InferRequest")
