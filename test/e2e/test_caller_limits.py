@@ -151,6 +151,36 @@ def test_bytes_in_flight(limited):
     assert ask() == (200, None)
 
 
+def test_half_calls_keep_nothing(limited):
+    """Calls whose body never comes, over both protocols, and such whose model is not there give back what they held, and a length
+    that was only announced is no debt of the others."""
+    s = limited("rules: [{name: one, concurrency: 1}, {name: bytes, bytes: {rate: 1KB/s, burst: 100KB}}, {name: models, each: model, requests: 5/h}]",
+                slow=(0, 1))
+    head = b"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{"
+    for n in (1000, 10**17):
+        with socket.create_connection(tuple(s.http.split(":"))) as half:
+            half.sendall(head % n)
+            if n == 1000:
+                harness.wait_for(lambda: metric(s, "sluice_requests_in_flight", protocol="http") == 1, 5, "it is open")
+                assert infer(s, model="slow")[0] == 429
+            else:
+                assert b" 400 " in half.recv(100)
+        harness.wait_for(lambda: metric(s, "sluice_requests_in_flight", protocol="http") == 0, 5, "it has ended")
+    with grpc.insecure_channel(s.grpc) as channel:
+        never = threading.Event()
+        half = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer").future(iter(never.wait, None))
+        harness.wait_for(lambda: metric(s, "sluice_requests_in_flight", protocol="grpc") == 1, 5, "it is open")
+        assert infer(s, model="slow")[0] == 429
+        half.cancel()
+        harness.wait_for(lambda: metric(s, "sluice_requests_in_flight", protocol="grpc") == 0, 5, "it has ended")
+        never.set()
+    meters = metric(s, "sluice_limit_meters")
+    answers = [infer(s, model=f"none{i}")[0] for i in range(20)]
+    assert answers.count(429) >= 14 and set(answers) <= {404, 400, 429}, answers
+    assert metric(s, "sluice_limit_meters") <= meters + 1, "names that nobody has take no room"
+    assert infer(s, model="slow")[0] == 200
+
+
 def test_compute_time_and_elements(limited):
     s = limited("rules:\n- {name: time, groups: gold, compute: {rate: 10ms/s, burst: 100ms}}\n- {name: size, models: slow, elements: {rate: 1/s, burst: 3}}",
                 slow=(200, 1), other=(200, 1))
