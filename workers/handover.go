@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sluice-serve/sluice/internal/probe"
 	"github.com/sluice-serve/sluice/workers/shm"
 )
 
@@ -131,28 +132,13 @@ func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 const probeTime = 2 * time.Second
 
 // Probe returns nil when a worker that listens at an address of Config.Listen lives: it
-// accepts a connection and reacts to its end. It is for health checks in images without
-// a shell.
+// accepts a connection and reacts to its end.
 func Probe(ctx context.Context, address string) error {
 	network, at := "tcp", address
 	if path, ok := SocketPath(address); ok {
 		network, at = "unix", path
 	}
-	d := net.Dialer{Timeout: probeTime}
-	conn, err := d.DialContext(ctx, network, at)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if half, ok := conn.(interface{ CloseWrite() error }); ok {
-		err = half.CloseWrite()
-	}
-	if err = errors.Join(err, conn.SetReadDeadline(time.Now().Add(probeTime))); err != nil {
-		return err
-	}
-	// the worker closes it, or greets before; the kernel alone would do neither
-	if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("who listens at %s does not react: %w", address, err)
-	}
-	return nil
+	ctx, stop := context.WithTimeout(ctx, probeTime)
+	defer stop()
+	return probe.Reacts(ctx, network, at)
 }

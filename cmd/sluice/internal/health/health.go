@@ -10,11 +10,12 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/sluice-serve/sluice/internal/probe"
 )
 
 // Usage is the help of `sluice health`.
@@ -77,7 +78,10 @@ func Run(ctx context.Context, args []string, env func(string) (string, bool), st
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 	if *listens != "" {
-		return dial(ctx, *listens)
+		if path, ok := strings.CutPrefix(*listens, "unix://"); ok {
+			return probe.Reacts(ctx, "unix", path)
+		}
+		return probe.Reacts(ctx, "tcp", *listens)
 	}
 	if *address == "" {
 		*address = served(env)
@@ -130,33 +134,6 @@ func ask(ctx context.Context, address, path string) error {
 	}
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s answered %s to %s", address, answer.Status, path)
-	}
-	return nil
-}
-
-// dial returns nil when who listens at address lives: it accepts a connection and reacts
-// to its end, which the kernel alone would not.
-func dial(ctx context.Context, address string) error {
-	network, at := "tcp", address
-	if path, ok := strings.CutPrefix(address, "unix://"); ok {
-		network, at = "unix", path
-	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, network, at)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if half, ok := conn.(interface{ CloseWrite() error }); ok {
-		err = half.CloseWrite()
-	}
-	if deadline, ok := ctx.Deadline(); ok {
-		err = errors.Join(err, conn.SetReadDeadline(deadline))
-	}
-	if err != nil {
-		return err
-	}
-	if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("who listens at %s does not react: %w", address, err)
 	}
 	return nil
 }
