@@ -13,7 +13,6 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/control"
 	"github.com/sluice-serve/sluice/gateway/listen"
-	"github.com/sluice-serve/sluice/gateway/stats"
 	"github.com/sluice-serve/sluice/xds"
 	"github.com/sluice-serve/sluice/xds/fleet"
 	"github.com/sluice-serve/sluice/xds/plane"
@@ -65,7 +64,8 @@ func (g *Gateway) openXDS(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("xds: %w", err)
 	}
-	deps := plane.Deps{Log: g.logger, Listeners: listeners, Sources: map[string]fleet.Source{c.Name: &itself{g.control}}}
+	deps := plane.Deps{Log: g.logger, Listeners: listeners, Sources: map[string]fleet.Source{c.Name: &itself{g.control}},
+		Reloaded: g.stats.Reload("topology").Done}
 	deps.Register, deps.Watch = g.meshServices()
 	if c.TLS.Cert != "" {
 		if deps.TLS, err = c.TLS.Config("h2"); err != nil {
@@ -87,10 +87,7 @@ func (g *Gateway) openXDS(ctx context.Context) error {
 		return err
 	}
 	g.xds, g.xdsPort = p, portOf(listeners[0].Addr())
-	g.stats.Mesh(func() stats.MeshFigures {
-		envoys, rejected := p.Counts()
-		return stats.MeshFigures{Envoys: envoys, Rejected: rejected, Held: len(p.Held())}
-	})
+	g.stats.Add(p.Metrics)
 	return nil
 }
 

@@ -38,11 +38,17 @@ func (c callbacks) answered(id int64, kind, took string) {
 	c.s.nudge()
 }
 
-func (c callbacks) refused(node *corev3.Node, kind string, why *status.Status) {
+// refused tells loudly which Envoy refused what; it says its name in its first message
+// alone.
+func (c callbacks) refused(id int64, kind string, why *status.Status) {
 	c.s.mu.Lock()
 	c.s.rejected++
+	node := ""
+	if st := c.s.streams[id]; st != nil {
+		node = st.node
+	}
 	c.s.mu.Unlock()
-	c.s.log.Error("control plane: an Envoy refused an update and keeps what it had", "node", node.GetId(), "type", kind, "error", why.GetMessage())
+	c.s.log.Error("control plane: an Envoy refused an update and keeps what it had", "node", node, "type", kind, "error", why.GetMessage())
 }
 
 // OnStreamOpen is called when an Envoy connects.
@@ -58,7 +64,7 @@ func (c callbacks) OnStreamClosed(id int64, _ *corev3.Node) { c.closed(id) }
 func (c callbacks) OnStreamRequest(id int64, r *discoveryv3.DiscoveryRequest) error {
 	c.s.joined(id, r.GetNode())
 	if r.GetErrorDetail() != nil {
-		c.refused(r.GetNode(), r.GetTypeUrl(), r.GetErrorDetail())
+		c.refused(id, r.GetTypeUrl(), r.GetErrorDetail())
 		return nil
 	}
 	c.answered(id, r.GetTypeUrl(), r.GetVersionInfo())
@@ -82,10 +88,6 @@ func (c callbacks) OnDeltaStreamClosed(id int64, _ *corev3.Node) { c.closed(delt
 func (c callbacks) OnStreamDeltaRequest(id int64, r *discoveryv3.DeltaDiscoveryRequest) error {
 	id = deltaID(id)
 	c.s.joined(id, r.GetNode())
-	if r.GetErrorDetail() != nil {
-		c.refused(r.GetNode(), r.GetTypeUrl(), r.GetErrorDetail())
-		return nil
-	}
 	c.s.mu.Lock()
 	took := ""
 	if st := c.s.streams[id]; st != nil {
@@ -93,6 +95,10 @@ func (c callbacks) OnStreamDeltaRequest(id int64, r *discoveryv3.DeltaDiscoveryR
 		delete(st.sent, r.GetResponseNonce())
 	}
 	c.s.mu.Unlock()
+	if r.GetErrorDetail() != nil {
+		c.refused(id, r.GetTypeUrl(), r.GetErrorDetail())
+		return nil
+	}
 	c.answered(id, r.GetTypeUrl(), took)
 	return nil
 }

@@ -11,6 +11,6 @@
 // xds/fleet watches gateways and files and feeds a Server. The gateway runs one for
 // --xds-port, `sluice xds` runs one for a fleet.
 //
-// Lock order: Server.mu comes before the locks of the snapshot cache. Callbacks of the
+// Lock order: Server.setting, then Server.mu, which comes before the locks of the snapshot cache. Callbacks of the
 // gRPC server take Server.mu alone.
 package xds

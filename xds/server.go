@@ -28,7 +28,7 @@ type Server struct {
 	wake  chan struct{}
 
 	mu       sync.Mutex
-	topology *Topology         // mu; the newest; nil: none yet
+	topology *Topology         // mu; the newest, with the targets that count now; nil: none yet
 	secrets  Secrets           // mu
 	changed  bool              // mu; Run has not seen topology or a zone yet
 	zones    map[string]*zone  // mu; by name; "" is there always
@@ -36,7 +36,8 @@ type Server struct {
 	held     []Held            // mu
 	rejected uint64            // mu; updates that Envoys refused
 
-	route Switch // of Run alone
+	setting sync.Mutex // held by Set; before mu
+	route   Switch     // setting
 }
 
 // zone is what is published to the Envoys of one zone.
@@ -47,6 +48,7 @@ type zone struct {
 
 // stream is one Envoy's connection.
 type stream struct {
+	node string // its name, as it says
 	zone string
 	took string            // version of the clusters it took last
 	sent map[string]string // nonce → version, of clusters over delta
@@ -72,19 +74,32 @@ func (s *Server) Register(ctx context.Context, r grpc.ServiceRegistrar) {
 
 // Set makes t what Envoys are to be told, with the contents of the files that it names.
 // A t that can't be built is an error and changes nothing. t and secrets belong to the
-// Server from then on.
-func (s *Server) Set(t *Topology, secrets Secrets) error {
+// Server from then on. What counts is given back: t, where routes that wait have their
+// old targets.
+func (s *Server) Set(t *Topology, secrets Secrets) (*Topology, error) {
+	s.setting.Lock()
+	defer s.setting.Unlock()
 	if err := t.Validate(); err != nil {
-		return err
+		return nil, err
 	}
 	if _, err := Build(t, "", secrets); err != nil {
-		return err
+		return nil, err
 	}
+	t, held := s.route.Step(t)
+	s.tellHeld(held)
 	s.mu.Lock()
 	s.topology, s.secrets, s.changed = t, secrets, true
 	s.mu.Unlock()
 	s.nudge()
-	return nil
+	return t, nil
+}
+
+// Restore says which targets routes had in an earlier life of the control plane; it is
+// called before Set.
+func (s *Server) Restore(routes []Route) {
+	s.setting.Lock()
+	defer s.setting.Unlock()
+	s.route.Restore(routes)
 }
 
 // Held are the routes that wait for their targets to be ready.
@@ -143,11 +158,6 @@ func (s *Server) step(ctx context.Context, now time.Time) (at time.Time, err err
 	s.mu.Unlock()
 	if t == nil {
 		return time.Time{}, nil
-	}
-	if changed {
-		var held []Held
-		t, held = s.route.Step(t)
-		s.tellHeld(held)
 	}
 	var errs []error
 	for name, z := range zones {
@@ -240,6 +250,7 @@ func (s *Server) joined(id int64, node *corev3.Node) {
 	if st == nil || st.zone != "" {
 		return
 	}
+	st.node = node.GetId()
 	z := node.GetLocality().GetZone()
 	if s.zones[z] == nil {
 		if len(s.zones) >= maxZones {

@@ -100,7 +100,7 @@ func topologyOf(gateways ...Gateway) *Topology { return &Topology{Gateways: gate
 // taken them, and what is gone goes after the grace.
 func TestStateOfTheWorld(t *testing.T) {
 	s, client := serve(t)
-	if err := s.Set(topologyOf(ready("a", "127.0.0.1:1", "127.0.0.1:2")), nil); err != nil {
+	if _, err := s.Set(topologyOf(ready("a", "127.0.0.1:1", "127.0.0.1:2")), nil); err != nil {
 		t.Fatal(err)
 	}
 	stream, err := client.StreamAggregatedResources(bounded(t))
@@ -144,7 +144,7 @@ func TestStateOfTheWorld(t *testing.T) {
 	canary.Group = "canary"
 	more := topologyOf(ready("a", "127.0.0.1:1", "127.0.0.1:2"), canary)
 	more.Routes = []Route{{Model: "m", Targets: []Target{{Group: "canary"}}}}
-	if err := s.Set(more, nil); err != nil {
+	if _, err := s.Set(more, nil); err != nil {
 		t.Fatal(err)
 	}
 	clusters = next(resource.ClusterType)
@@ -158,7 +158,7 @@ func TestStateOfTheWorld(t *testing.T) {
 	}
 	send(resource.RouteType, routes, RouteTable)
 
-	if err := s.Set(topologyOf(ready("a", "127.0.0.1:1", "127.0.0.1:2")), nil); err != nil {
+	if _, err := s.Set(topologyOf(ready("a", "127.0.0.1:1", "127.0.0.1:2")), nil); err != nil {
 		t.Fatal(err)
 	}
 	routes = next(resource.RouteType) // first the route, then the cluster
@@ -182,7 +182,7 @@ func TestStateOfTheWorld(t *testing.T) {
 // TestDelta follows one Envoy over the delta protocol: what changed comes, no more.
 func TestDelta(t *testing.T) {
 	s, client := serve(t)
-	if err := s.Set(topologyOf(ready("a", "127.0.0.1:1", "127.0.0.1:2")), nil); err != nil {
+	if _, err := s.Set(topologyOf(ready("a", "127.0.0.1:1", "127.0.0.1:2")), nil); err != nil {
 		t.Fatal(err)
 	}
 	stream, err := client.DeltaAggregatedResources(bounded(t))
@@ -219,7 +219,7 @@ func TestDelta(t *testing.T) {
 	}
 	drained := ready("a", "127.0.0.1:1", "127.0.0.1:2")
 	drained.Draining = true
-	if err := s.Set(topologyOf(drained), nil); err != nil {
+	if _, err := s.Set(topologyOf(drained), nil); err != nil {
 		t.Fatal(err)
 	}
 	if r := next(); len(r.Resources) != 1 || r.TypeUrl != resource.EndpointType || r.Resources[0].Name != endpoints {
@@ -229,13 +229,13 @@ func TestDelta(t *testing.T) {
 	other.Group = "canary"
 	withRoute := topologyOf(drained, other)
 	withRoute.Routes = []Route{{Model: "m", Targets: []Target{{Group: "canary"}}}}
-	if err := s.Set(withRoute, nil); err != nil {
+	if _, err := s.Set(withRoute, nil); err != nil {
 		t.Fatal(err)
 	}
 	if r := next(); len(r.Resources) != 2 || len(r.RemovedResources) != 0 {
 		t.Fatalf("%d clusters and %d removed, want the two new ones", len(r.Resources), len(r.RemovedResources))
 	}
-	if err := s.Set(topologyOf(drained), nil); err != nil {
+	if _, err := s.Set(topologyOf(drained), nil); err != nil {
 		t.Fatal(err)
 	}
 	if r := next(); len(r.RemovedResources) != 2 {
@@ -246,10 +246,10 @@ func TestDelta(t *testing.T) {
 // TestBadTopology leaves the old one.
 func TestBadTopology(t *testing.T) {
 	s, _ := serve(t)
-	if err := s.Set(topologyOf(Gateway{Name: "a", HTTP: "name:1"}), nil); err == nil {
+	if _, err := s.Set(topologyOf(Gateway{Name: "a", HTTP: "name:1"}), nil); err == nil {
 		t.Error("a gateway's name was taken")
 	}
-	if err := s.Set(topologyOf(Gateway{Name: "a"}), nil); err == nil {
+	if _, err := s.Set(topologyOf(Gateway{Name: "a"}), nil); err == nil {
 		t.Error("a gateway without ports was taken")
 	}
 }

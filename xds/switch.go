@@ -16,6 +16,14 @@ type Held struct {
 	Gateway        string
 }
 
+// Restore takes the targets of routes that counted before this Switch was there.
+func (s *Switch) Restore(routes []Route) {
+	s.current = make(map[[2]string][]Target, len(routes))
+	for i := range routes {
+		s.current[[2]string{routes[i].Model, routes[i].Version}] = routes[i].Targets
+	}
+}
+
 // Step gives back t with the targets that count now, and the routes whose new targets
 // wait. A target is ready when every live gateway of its group has it. A route that was
 // not there before takes its targets at once, and so does one whose old targets no

@@ -55,9 +55,6 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	if r.caches != nil {
 		w.collectCaches(r.caches())
 	}
-	if r.mesh != nil {
-		w.collectMesh(r.mesh())
-	}
 	if r.limits != nil {
 		w.collectLimits(r.limits())
 	}

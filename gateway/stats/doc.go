@@ -58,7 +58,7 @@
 //	sluice_config_last_reload_timestamp_seconds{config}
 //	sluice_certificate_not_after_timestamp_seconds{use}
 //	sluice_xds_envoys, sluice_xds_rejected_updates_total, sluice_xds_held_routes,
-//	                                                 where the control plane runs here
+//	sluice_picker_picks_total{why}                   where the control plane runs here
 //	sluice_ready, sluice_build_info{version,go_version,revision}
 //	sluice_traces_dropped_total
 //	sluice_access_log_lines_total, sluice_access_log_lost_total   with an access log

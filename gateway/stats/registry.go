@@ -46,7 +46,6 @@ type Registry struct {
 	cpu     *cpuReader
 	caches  func() []cache.Figures // nil: there is no response cache
 	limits  func() LimitFigures    // nil: callers are not limited
-	mesh    func() MeshFigures     // nil: there is no control plane
 	traces  atomic.Uint64          // that were lost
 
 	before func(http.Handler) http.Handler

@@ -75,7 +75,7 @@ def test_clients(mesh, delta):
         assert (client.infer("simple", inputs).as_numpy("OUTPUT0") == want).all()
     if m.inside:
         metrics = dict(l.rsplit(" ", 1) for l in m.gateways[0].metrics_text().splitlines() if l.startswith("sluice_xds_"))
-        assert metrics == {"sluice_xds_envoys": "1", "sluice_xds_rejected_updates_total": "0", "sluice_xds_held_routes": "0"}
+        assert metrics == {"sluice_xds_envoys": "1", "sluice_xds_rejected_updates_total": "0", "sluice_xds_held_routes": "0"}, metrics
     # the access log has both, with the gateway that answered
     calls = m.calls(least=2, where=lambda c: c["path"].endswith("/infer") or c["path"].endswith("/ModelInfer"))
     assert {c["protocol"] for c in calls} == {"HTTP/1.1", "HTTP/2"}

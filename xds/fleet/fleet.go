@@ -39,7 +39,7 @@ type Source interface {
 	Watch(ctx context.Context, report func(State))
 }
 
-// Server takes topologies; xds.Server is one.
+// Server takes topologies.
 type Server interface {
 	Set(t *xds.Topology, secrets xds.Secrets) error
 }
@@ -61,6 +61,9 @@ type Deps struct {
 	Server  Server
 	Log     *slog.Logger
 	Sources map[string]Source // gateways by name that are not asked over the network
+	// Reloaded is told how each reading of changed files ended; nil: nobody. A fault that
+	// stays is told once.
+	Reloaded func(error)
 }
 
 // Fleet feeds one control plane.
@@ -129,6 +132,7 @@ func (f *Fleet) round(ctx context.Context, w *watch) {
 	} else if err.Error() != w.fault { // told once, not at every look
 		w.fault = err.Error()
 		f.deps.Log.Error("control plane: the old files count on", "error", err)
+		f.reloaded(err)
 	}
 	t := *f.files.topology
 	gateways, found := w.resolver.expand(ctx, &w.running, t.Gateways, f.own, f.deps.Log)
@@ -145,11 +149,15 @@ func (f *Fleet) round(ctx context.Context, w *watch) {
 			if err.Error() != w.refused {
 				w.refused = err.Error()
 				f.deps.Log.Error("control plane: the topology is refused", "error", err)
+				f.reloaded(err)
 			}
 			if w.told != nil {
 				f.files.topology, f.files.secrets = w.good.topology, w.good.secrets
 			}
 			return
+		}
+		if changed || w.told == nil {
+			f.reloaded(nil)
 		}
 		w.told, w.good, w.refused = &t, *f.files, ""
 	}
@@ -162,6 +170,12 @@ func (f *Fleet) round(ctx context.Context, w *watch) {
 		}
 	}
 	f.follow(ctx, w, &t)
+}
+
+func (f *Fleet) reloaded(err error) {
+	if f.deps.Reloaded != nil {
+		f.deps.Reloaded(err)
+	}
 }
 
 // own says that a gateway tells of itself.

@@ -28,6 +28,9 @@ import (
 type Config struct {
 	Fleet   fleet.Config
 	Rollout xds.RolloutConfig
+	// State is a file in which the targets of routes outlive the control plane, so that
+	// one that starts amid a switch knows the old ones; "": none.
+	State string
 }
 
 // Deps are a Plane's collaborators.
@@ -42,6 +45,8 @@ type Deps struct {
 	Sources  map[string]fleet.Source // see fleet.Deps
 	// Watch is told every topology that Envoys are told; nil: nobody.
 	Watch []func(*xds.Topology)
+	// Reloaded is told how each reading of changed files ended; nil: nobody.
+	Reloaded func(error)
 }
 
 // Exposed refuses a control plane that would tell keys and addresses to everybody: other
@@ -65,6 +70,7 @@ type Plane struct {
 	log       *slog.Logger
 	register  []func(grpc.ServiceRegistrar)
 	picker    *picker.Server
+	state     state // of Set alone
 }
 
 // maxMessage bounds what Envoy sends at once.
@@ -86,8 +92,10 @@ func New(cfg Config, deps Deps) (*Plane, error) {
 	p := &Plane{server: xds.New(cfg.Rollout, xds.Deps{Log: deps.Log}), grpc: grpc.NewServer(options...), health: health.NewServer(),
 		listeners: deps.Listeners, watch: deps.Watch, log: deps.Log, register: deps.Register, picker: picker.New(picker.Config{}, picker.Deps{Log: deps.Log})}
 	p.register, p.watch = append(p.register, p.picker.Register), append(p.watch, p.picker.Set)
+	p.state.file = cfg.State
+	p.restore()
 	var err error
-	p.fleet, err = fleet.New(cfg.Fleet, fleet.Deps{Server: p, Log: deps.Log, Sources: deps.Sources})
+	p.fleet, err = fleet.New(cfg.Fleet, fleet.Deps{Server: p, Log: deps.Log, Sources: deps.Sources, Reloaded: deps.Reloaded})
 	if err != nil {
 		return nil, errors.Join(err, p.closeListeners())
 	}
@@ -99,9 +107,11 @@ func (p *Plane) Set(t *xds.Topology, secrets xds.Secrets) error {
 	if err := p.serves(&t.Services); err != nil {
 		return err
 	}
-	if err := p.server.Set(t, secrets); err != nil {
+	t, err := p.server.Set(t, secrets)
+	if err != nil {
 		return err
 	}
+	p.remember(t.Routes)
 	for _, f := range p.watch {
 		f(t)
 	}
@@ -128,8 +138,17 @@ func (p *Plane) serves(s *xds.Services) error {
 // Held are the routes that wait; see xds.Server.
 func (p *Plane) Held() []xds.Held { return p.server.Held() }
 
-// Counts are the Envoys connected, and the updates they refused; see xds.Server.
-func (p *Plane) Counts() (envoys int, rejected uint64) { return p.server.Counts() }
+// Metrics gives the control plane's figures by their names in Prometheus; labels
+// alternate name and value.
+func (p *Plane) Metrics(gauge, counter func(name, help string, v float64, labels ...string)) {
+	envoys, rejected := p.server.Counts()
+	gauge("sluice_xds_envoys", "Envoys connected to the control plane.", float64(envoys))
+	counter("sluice_xds_rejected_updates_total", "Updates that Envoys refused, keeping what they had.", float64(rejected))
+	gauge("sluice_xds_held_routes", "Routes that wait for their new targets to be ready on every gateway.", float64(len(p.Held())))
+	for why, n := range p.picker.Counts() {
+		counter("sluice_picker_picks_total", "Calls that the endpoint picker decided on, by what decided.", float64(n), "why", string(why))
+	}
+}
 
 // Run serves until ctx ends or a listener fails. Envoys keep what they were told.
 func (p *Plane) Run(ctx context.Context) error {
@@ -141,7 +160,7 @@ func (p *Plane) Run(ctx context.Context) error {
 	for _, f := range p.register {
 		f(p.grpc)
 	}
-	errs := make(chan error, len(p.listeners)+2)
+	errs := make(chan error, len(p.listeners)+3)
 	var running sync.WaitGroup
 	run := func(f func() error) {
 		running.Go(func() {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -80,8 +83,8 @@ func TestPlane(t *testing.T) {
 	if err != nil || h.Status != healthpb.HealthCheckResponse_SERVING {
 		t.Errorf("health %v, %v; want SERVING", h, err)
 	}
-	if envoys, _ := p.Counts(); envoys != 1 {
-		t.Errorf("%d Envoys, want 1", envoys)
+	if m := metrics(p); m["sluice_xds_envoys"] != 1 || m["sluice_xds_rejected_updates_total"] != 0 || m["sluice_xds_held_routes"] != 0 || len(m) != 3 {
+		t.Errorf("metrics %v", m)
 	}
 	if err := conn.Close(); err != nil {
 		t.Error(err)
@@ -95,6 +98,62 @@ func TestPlane(t *testing.T) {
 	if seen == 0 || !registered {
 		t.Errorf("the topology was seen %d times; registered: %v", seen, registered)
 	}
+}
+
+// metrics are the figures of p by name.
+func metrics(p *Plane) map[string]float64 {
+	out := map[string]float64{}
+	note := func(name, _ string, v float64, labels ...string) {
+		out[strings.Join(append([]string{name}, labels...), " ")] += v
+	}
+	p.Metrics(note, note)
+	return out
+}
+
+// TestSwitchOutlivesRestart stops a control plane while a route waits for its new target,
+// and starts another one: the old target counts on, and the picker is told so.
+func TestSwitchOutlivesRestart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state")
+	var told *xds.Topology
+	begin := func() *Plane {
+		t.Helper()
+		p, err := New(Config{Rollout: xds.DefaultRollout(), State: file}, Deps{Log: slog.New(slog.DiscardHandler),
+			Watch: []func(*xds.Topology){func(t *xds.Topology) { told = t }}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.grpc.Stop)
+		return p
+	}
+	set := func(p *Plane, target string, ready ...string) {
+		t.Helper()
+		g := xds.Gateway{Name: "a", HTTP: "127.0.0.1:1", Ready: true, Models: []xds.Model{}}
+		for _, m := range ready {
+			g.Models = append(g.Models, xds.Model{Name: m, Version: "1", Ready: true})
+		}
+		if err := p.Set(&xds.Topology{Gateways: []xds.Gateway{g}, Routes: []xds.Route{{Model: "alias", Targets: []xds.Target{{Model: target}}}}}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := begin()
+	set(p, "old", "old")
+	set(p, "new", "old")
+	if got := told.Routes[0].Targets[0].Model; got != "old" || len(p.Held()) != 1 {
+		t.Fatalf("the route goes to %s, %d wait", got, len(p.Held()))
+	}
+	p = begin()
+	set(p, "new", "old")
+	if got := told.Routes[0].Targets[0].Model; got != "old" || metrics(p)["sluice_xds_held_routes"] != 1 {
+		t.Errorf("after a restart the route goes to %s, %v", got, metrics(p))
+	}
+	set(p, "new", "old", "new")
+	if got := told.Routes[0].Targets[0].Model; got != "new" {
+		t.Errorf("once it is ready the route goes to %s", got)
+	}
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	set(begin(), "newer", "new") // a file that can't be read is no reason not to start
 }
 
 func TestExposed(t *testing.T) {

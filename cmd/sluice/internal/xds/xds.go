@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sluice-serve/sluice/gateway/listen"
+	"github.com/sluice-serve/sluice/gateway/stats"
 	"github.com/sluice-serve/sluice/xds"
 	"github.com/sluice-serve/sluice/xds/bootstrap"
 	"github.com/sluice-serve/sluice/xds/fleet"
@@ -44,6 +45,8 @@ type options struct {
 	timeout      time.Duration
 	batch, grace time.Duration
 	portFile     string
+	state        string
+	metrics      metricsFlags
 	help         bool
 	limits       limitFlags
 	identity     identityOptions
@@ -94,9 +97,11 @@ func flags() (*options, *pflag.FlagSet) {
 	fs.DurationVar(&o.timeout, "timeout", 2*time.Second, "what one look at a gateway may take")
 	fs.DurationVar(&o.batch, "batch", d.Batch, "how long a change waits for others")
 	fs.DurationVar(&o.grace, "grace", d.Grace, "how long what nothing refers to any more stays")
+	fs.StringVar(&o.state, "state", "", "file in which the targets of routes outlive this process, so that a switch goes on after a restart")
+	o.metrics.add(fs)
 	o.limits.add(fs)
 	o.identity.add(fs)
-	fs.StringVar(&o.portFile, "port-file", "", "write the port listened on to this file, as JSON")
+	fs.StringVar(&o.portFile, "port-file", "", "write the ports listened on to this file, as JSON")
 	return o, fs
 }
 
@@ -104,13 +109,15 @@ func (o *options) run(ctx context.Context, stderr io.Writer) error {
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	return o.limits.serve(ctx, log, func(limits []func(grpc.ServiceRegistrar)) error {
 		return o.identity.serve(ctx, log, func(authz []func(grpc.ServiceRegistrar)) error {
-			return o.plane(ctx, log, append(limits, authz...))
+			return o.metrics.serve(ctx, func(m *stats.Registry) error {
+				return o.plane(ctx, log, m, append(limits, authz...))
+			})
 		})
 	})
 }
 
 // plane runs the control plane with further services.
-func (o *options) plane(ctx context.Context, log *slog.Logger, register []func(grpc.ServiceRegistrar)) error {
+func (o *options) plane(ctx context.Context, log *slog.Logger, metrics *stats.Registry, register []func(grpc.ServiceRegistrar)) error {
 	o.tls.Mutual = o.tls.Root != ""
 	if err := errors.Join(o.tls.Validate(), plane.Exposed(o.address, o.tls.Mutual)); err != nil {
 		return err
@@ -119,33 +126,38 @@ func (o *options) plane(ctx context.Context, log *slog.Logger, register []func(g
 	if err != nil {
 		return err
 	}
-	deps := plane.Deps{Log: log, Listeners: listeners, Register: register}
+	deps := plane.Deps{Log: log, Listeners: listeners, Register: register, Reloaded: metrics.Reload("topology").Done}
 	if o.tls.Cert != "" {
 		if deps.TLS, err = o.tls.Config("h2"); err != nil {
 			return err
 		}
 	}
-	cfg := plane.Config{Fleet: fleet.Config{File: o.config, Interval: o.interval, Timeout: o.timeout}, Rollout: xds.DefaultRollout()}
+	cfg := plane.Config{Fleet: fleet.Config{File: o.config, Interval: o.interval, Timeout: o.timeout}, Rollout: xds.DefaultRollout(), State: o.state}
 	cfg.Rollout.Batch, cfg.Rollout.Grace = o.batch, o.grace
 	p, err := plane.New(cfg, deps)
 	if err != nil {
 		return err
 	}
+	metrics.Add(p.Metrics)
 	if o.portFile != "" {
-		if err := writePort(o.portFile, listeners[0].Addr()); err != nil {
+		if err := writePorts(o.portFile, map[string]int{"xds": portOf(listeners[0].Addr()), "metrics": o.metrics.bound}); err != nil {
 			return err
 		}
 	}
 	return p.Run(ctx)
 }
 
-// writePort writes {"xds": port} into a file that appears whole.
-func writePort(file string, at net.Addr) error {
-	port := 0
+// portOf is a TCP address's port; 0: it has none.
+func portOf(at net.Addr) int {
 	if t, ok := at.(*net.TCPAddr); ok {
-		port = t.Port
+		return t.Port
 	}
-	data, err := json.Marshal(map[string]int{"xds": port})
+	return 0
+}
+
+// writePorts writes the ports by what they are for into a file that appears whole.
+func writePorts(file string, ports map[string]int) error {
+	data, err := json.Marshal(ports)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -36,9 +39,9 @@ func TestRun(t *testing.T) {
 	done := make(chan error, 1)
 	var out, log bytes.Buffer
 	go func() {
-		done <- Run(running, []string{"--config", file, "--xds-port=0", "--port-file", ports}, &out, &log)
+		done <- Run(running, []string{"--config", file, "--xds-port=0", "--port-file", ports, "--metrics-port=0"}, &out, &log)
 	}()
-	var at struct{ XDS int }
+	var at struct{ XDS, Metrics int }
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for at.XDS == 0 {
@@ -57,11 +60,32 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil {
-		t.Error(err)
+	watch, err := healthpb.NewHealthClient(conn).Watch(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for serving := false; !serving; {
+		h, err := watch.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		serving = h.Status == healthpb.HealthCheckResponse_SERVING
 	}
 	if err := conn.Close(); err != nil {
 		t.Error(err)
+	}
+	res, err := http.Get("http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(at.Metrics)) + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(res.Body)
+	if err := errors.Join(err, res.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"sluice_xds_envoys 0", `sluice_config_reloads_total{config="topology",result="taken"} 1`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %s in the metrics:\n%s", want, text)
+		}
 	}
 	stop()
 	if err := <-done; err != nil {
