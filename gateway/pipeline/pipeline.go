@@ -144,7 +144,13 @@ func (p *Pipeline) Infer(ctx context.Context, req *infer.Request, send infer.Sen
 		return err
 	}
 	defer m.Release()
-	err = guarded(func() error {
+	return p.carry(ctx, m, req, send)
+}
+
+// carry is what follows once the model is pinned, to the end. A panic of ours ends the one
+// request, which is recorded as any other.
+func (p *Pipeline) carry(ctx context.Context, m Model, req *infer.Request, send infer.SendFunc) error {
+	err := guarded(func() error {
 		if err := p.checked(ctx, m, req); err != nil {
 			return err
 		}

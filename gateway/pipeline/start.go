@@ -76,8 +76,7 @@ func (w *walk) run(rest func() error) {
 	infer.Flush(w.Done(guarded(rest)))
 }
 
-// guarded makes an error of a panic of ours, so that it ends the one request, which is
-// recorded as any other.
+// guarded makes an error of a panic of ours.
 func guarded(f func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {

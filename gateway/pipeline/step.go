@@ -15,12 +15,5 @@ func (p *Pipeline) Step(ctx context.Context, m Model, req *infer.Request, send i
 	if req.Trace != nil {
 		p.traced(m, req)
 	}
-	err := guarded(func() error {
-		if err := p.checked(ctx, m, req); err != nil {
-			return err
-		}
-		return p.execute(ctx, m, req, presented(m, req, send))
-	})
-	p.leave(m, req, err)
-	return err
+	return p.carry(ctx, m, req, send)
 }
