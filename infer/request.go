@@ -143,6 +143,7 @@ type Times struct {
 	CacheHit           bool
 	Cache              CacheStatus // how the response cache took part in the answer
 	BatchRows          int         // rows of the batch that it went in
+	Abandoned          int64       // duration: how long its batch had run when its caller left, its part by rows
 }
 
 var epoch = time.Now()

@@ -200,3 +200,19 @@ func TestNoHitsSpendNothing(t *testing.T) {
 		}
 	}
 }
+
+// Compute time of a batch whose caller left before its end is his too.
+func TestAbandonedComputeIsPaid(t *testing.T) {
+	now := int64(time.Hour)
+	l := limits(t, "rules: [{name: gpu, compute: 100ms/s}]", func() int64 { return now })
+	env := &infer.Envelope{Action: infer.ActionInference, Model: "m"}
+	if err := l.Open(t.Context(), env); err != nil {
+		t.Fatal(err)
+	}
+	l.Close(env, &infer.End{Request: &infer.Request{Rows: 1, Times: infer.Times{QueueStart: 1, Abandoned: int64(2 * time.Second)}}})
+	err := l.Open(t.Context(), env)
+	if wait := infer.RetryOf(err); wait.Round(time.Second) != 19*time.Second {
+		t.Errorf("%v, want a refusal for 19 s", err)
+	}
+	l.Close(env, &infer.End{})
+}

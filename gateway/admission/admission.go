@@ -431,7 +431,7 @@ func computed(req *infer.Request) int64 {
 	t := &req.Times
 	took := t.ComputeEnd - t.ComputeStart
 	if took <= 0 || t.ComputeStart == 0 || t.CacheHit {
-		return 0
+		return t.Abandoned / 1e3
 	}
 	if rows := int64(max(req.Rows, 1)); int64(t.BatchRows) > rows {
 		took = took / int64(t.BatchRows) * rows

@@ -68,6 +68,7 @@ func (d *Driver) leave(it *item) {
 		it.left = true
 		index = it.index
 		in.leavers.Add(1)
+		it.req.Times.Abandoned = d.abandonedLocked(it, in)
 	}
 	if d.cfg.Preserve {
 		d.order.remove(it)
@@ -82,6 +83,15 @@ func (d *Driver) leave(it *item) {
 	if in != nil && in.posted.Load() {
 		d.deps.Executors[in.instance].Cancel(&in.Batch, index)
 	}
+}
+
+// abandonedLocked is the time that an item's batch has run, of it the item's part by rows:
+// instances go on though its caller has left, and who limits callers must know.
+func (d *Driver) abandonedLocked(it *item, in *batch) int64 {
+	if in.ended {
+		return 0
+	}
+	return max(d.deps.Clock.Now()-in.started, 0) / int64(max(in.Rows, 1)) * int64(min(it.Rows, max(in.Rows, 1)))
 }
 
 // answer sends one part. final says that no other follows.

@@ -1,11 +1,13 @@
 package drive_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/sluice-serve/sluice/gateway/schedule/dynamic"
 	"github.com/sluice-serve/sluice/infer"
@@ -45,6 +47,30 @@ func TestFullQueueIsShared(t *testing.T) {
 		}
 		check(t, "pending", s.Pending(), 0)
 		check(t, "memory", mem.inUse(), int64(0))
+	})
+}
+
+// A request whose caller leaves tells what of its batch's time was his; one that only
+// waited tells of none.
+func TestAbandonedTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		s := batcher(t, dynamic.Config{}, deps(newMemory(1<<20), nil, f))
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		first, waiting := request("a", 1), request("b", 1)
+		callers := []*caller{start(ctx, s, first)}
+		synctest.Wait()
+		callers = append(callers, start(ctx, s, waiting))
+		time.Sleep(3 * time.Second) // virtual
+		leave()
+		for _, c := range callers {
+			check(t, "left", infer.CodeOf(c.wait(t)), infer.Cancelled)
+		}
+		check(t, "abandoned", time.Duration(first.Times.Abandoned), 3*time.Second)
+		check(t, "of one that waited", waiting.Times.Abandoned, int64(0))
+		f.answer(t)
+		synctest.Wait()
 	})
 }
 
