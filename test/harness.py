@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -32,6 +33,13 @@ def wait_for(condition, seconds, what):
         if time.monotonic() > end:
             raise AssertionError(f"after {seconds} s still not: {what}")
         time.sleep(0.01)
+
+
+def free_port():
+    """A TCP port that was free a moment ago, for programs that can't choose one themselves."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
 
 
 def missing():

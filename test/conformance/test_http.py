@@ -16,6 +16,7 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 import harness
+from certificates import authority
 
 INFER = "/v2/models/identity_int32/infer"
 BODY = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 4], "datatype": "INT32", "data": [1, 2, 3, 4]}]}).encode()
@@ -164,13 +165,7 @@ def test_unix_sockets(start, tmp_path):
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    if not shutil.which("openssl"):
-        pytest.skip("openssl is not there")
-    folder = tmp_path_factory.mktemp("tls")
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
-                    "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
-                   check=True, capture_output=True)
-    return folder / "cert.pem", folder / "key.pem"
+    return authority(tmp_path_factory.mktemp("tls"), "localhost")
 
 
 def test_tls(start, certificate):

@@ -71,8 +71,7 @@ class Redis:
         binary = next((p for p in places if p and pathlib.Path(p).exists()), None)
         if not binary:
             pytest.skip("no redis-server: scripts/setup.sh redis lays one down")
-        with socket.create_server(("127.0.0.1", 0)) as s:
-            self.port = s.getsockname()[1]
+        self.port = harness.free_port()
         self.command = [str(binary), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder), "--maxmemory", "64mb"]
         self.start()
 

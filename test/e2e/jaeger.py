@@ -105,15 +105,17 @@ class Jaeger:
             with e:
                 return None
 
-    def trace(self, trace_id, *names, seconds=15, more=lambda trace: True):
-        """A trace once it has spans of all these names and more() says so; spans of one trace come by several ways."""
-        def look():
-            data = self.get(f"/api/traces/{trace_id}")
-            if not data:
-                return None
-            trace = Trace(data[0])
-            return trace if {*names} <= {s.name for s in trace.spans} and more(trace) else None
-        return harness.wait_for(look, seconds, f"trace {trace_id} with {names}")
+    def look(self, trace_id, *names, more=lambda trace: True):
+        """A trace if it has spans of all these names by now and more() says so."""
+        data = self.get(f"/api/traces/{trace_id}")
+        if not data:
+            return None
+        trace = Trace(data[0])
+        return trace if {*names} <= {s.name for s in trace.spans} and more(trace) else None
+
+    def trace(self, trace_id, *names, more=lambda trace: True):
+        """The same, waited for: spans of one trace come by several ways."""
+        return harness.wait_for(lambda: self.look(trace_id, *names, more=more), 15, f"trace {trace_id} with {names}")
 
     def find(self, service, operation, **tags):
         """The traces with a span of that name and these tags."""

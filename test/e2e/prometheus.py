@@ -2,7 +2,6 @@
 import json
 import pathlib
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -26,12 +25,6 @@ def missing():
     return "" if program("prometheus") and program("promtool") else "no prometheus: scripts/setup.sh prometheus says why"
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class Prometheus:
     """One prometheus that scrapes jobs, a dict of name to host:port or (host:port, path), every interval."""
 
@@ -48,7 +41,7 @@ class Prometheus:
             lines += [f"- job_name: {name}", f"  metrics_path: {path}", "  static_configs:", f"  - targets: ['{address}']"]
         (folder / "prometheus.yml").write_text("\n".join(lines) + "\n")
         self.log_path = folder / "log"
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = f"127.0.0.1:{harness.free_port()}"
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen([program("prometheus"), f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
                                              f"--web.listen-address={self.address}", "--enable-feature=exemplar-storage", "--log.level=warn"],

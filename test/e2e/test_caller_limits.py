@@ -6,7 +6,6 @@ import socket
 import subprocess
 import threading
 import time
-import urllib.request
 
 import grpc
 import numpy as np

@@ -15,6 +15,7 @@ import yaml
 import harness
 import mesh as envoy
 import prometheus
+from certificates import authority
 from test_observability import SIMPLE, TRACE, TRACEPARENT, simple
 
 DASHBOARDS = sorted((harness.ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
@@ -78,12 +79,6 @@ def test_selectors_are_found():
     assert found == [("a_bucket", [("x", "=", "}"), ("y", "=~", "q|r")]), ("b", []), ("c:d", [])] and grouped == {"le", "m", "i", "j"}
 
 
-def certificate(folder):
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-                    "-keyout", folder / "key.pem", "-out", folder / "cert.pem"], check=True, capture_output=True)
-    return folder / "cert.pem", folder / "key.pem"
-
-
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory):
     """A gateway behind Envoy with all that makes metrics, some calls of every kind, and a Prometheus that has seen them."""
@@ -94,7 +89,7 @@ def stack(tmp_path_factory):
         (folder / "models" / name / "1").mkdir(parents=True)
         (folder / "models" / name / "config.pbtxt").write_text(MODEL)
     (folder / "limits.yml").write_text(LIMITS)
-    cert, key = certificate(folder)
+    cert, key = authority(folder)
     m = p = secret = None
     try:
         m = envoy.Mesh(gateways=1, repositories=(harness.DEMO, folder / "models"), flags=[

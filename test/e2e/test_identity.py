@@ -18,6 +18,7 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
 import harness
+from certificates import authority, certificate, openssl
 
 POLICY = """rules:
 - {principals: app, actions: infer, models: "identity_*"}
@@ -365,10 +366,6 @@ def test_restricted_faults(built, flag, text):
     assert done.returncode == 1 and text in done.stderr
 
 
-def openssl(*args, data=None):
-    return subprocess.run(["openssl", *map(str, args)], input=data, capture_output=True, check=True, timeout=60).stdout
-
-
 def encode(data):
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
@@ -409,35 +406,25 @@ class Issuer:
         return f"{head}.{body}." + encode(openssl("dgst", "-sha256", "-sign", self.key, data=f"{head}.{body}".encode()))
 
 
-def certificates(folder):
-    """A root, and certificates of the server and of a client with a SPIFFE ID."""
-    openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", 2, "-subj", "/CN=root",
-            "-keyout", folder / "root.key", "-out", folder / "root.crt")
-    for name, san in (("server", "DNS:localhost"), ("app", "URI:spiffe://mesh/app"), ("other", "URI:spiffe://mesh/other")):
-        openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}", "-keyout", folder / f"{name}.key",
-                "-out", folder / f"{name}.csr")
-        (folder / "ext").write_text(f"subjectAltName={san}\n")
-        openssl("x509", "-req", "-in", folder / f"{name}.csr", "-CA", folder / "root.crt", "-CAkey", folder / "root.key", "-CAcreateserial", "-days", 2,
-                "-extfile", folder / "ext", "-out", folder / f"{name}.crt")
-
-
 @pytest.mark.parametrize("transport", ["sluice", "library"])
 def test_tokens_and_certificates(start, tmp_path, transport):
     """Tokens of an issuer that rotates its keys, and client certificates, over both protocols."""
     issuer = Issuer(tmp_path)
-    certificates(tmp_path)
+    root = authority(tmp_path, "root")
+    for name, names in (("server", "DNS:localhost"), ("app", "URI:spiffe://mesh/app"), ("other", "URI:spiffe://mesh/other")):
+        certificate(tmp_path, name, root, names)
     (tmp_path / "policy.yaml").write_text(POLICY)
     (tmp_path / "id.yaml").write_text(f"tokens:\n- {{issuer: '{issuer.url}', audience: sluice}}\ncertificates: {{names: [spiffe]}}\n")
     tls = [f"--{p}-{flag}={tmp_path}/{name}" for p in ("http", "grpc")
-           for flag, name in (("server-cert", "server.crt"), ("server-key", "server.key"), ("root-cert", "root.crt"))]
+           for flag, name in (("server-cert", "server.pem"), ("server-key", "server.key"), ("root-cert", "root.pem"))]
     s = start(flags=[f"--identity={tmp_path}/id.yaml", f"--policy={tmp_path}/policy.yaml", "--grpc-use-ssl=true", *tls, "--log-verbose=1",
                      f"--http-transport={transport}", f"--grpc-transport={transport}"], scheme="https")
     port = s.http.rsplit(":", 1)[1]
 
     def ask(token=None, who=None):
-        context = ssl.create_default_context(cafile=tmp_path / "root.crt")
+        context = ssl.create_default_context(cafile=tmp_path / "root.pem")
         if who:
-            context.load_cert_chain(tmp_path / f"{who}.crt", tmp_path / f"{who}.key")
+            context.load_cert_chain(tmp_path / f"{who}.pem", tmp_path / f"{who}.key")
         headers = {"Authorization": "Bearer " + token} if token else {}
         request = urllib.request.Request(f"https://localhost:{port}/v2/models/identity_int32/infer", data=INFER, headers=headers)
         try:
@@ -460,8 +447,8 @@ def test_tokens_and_certificates(start, tmp_path, transport):
     tensor.set_data_from_numpy(np.array([[1, 2]], np.int32))
 
     def infer(token=None, who=None):
-        files = {"certificate_chain": f"{tmp_path}/{who}.crt", "private_key": f"{tmp_path}/{who}.key"} if who else {}
-        with grpcclient.InferenceServerClient(target, ssl=True, root_certificates=f"{tmp_path}/root.crt", **files) as c:
+        files = {"certificate_chain": f"{tmp_path}/{who}.pem", "private_key": f"{tmp_path}/{who}.key"} if who else {}
+        with grpcclient.InferenceServerClient(target, ssl=True, root_certificates=f"{tmp_path}/root.pem", **files) as c:
             try:
                 c.infer("identity_int32", [tensor], headers={"authorization": "Bearer " + token} if token else None)
                 return "OK"

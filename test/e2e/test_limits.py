@@ -1,9 +1,7 @@
 """Memory that runs out, workers that hang or live elsewhere, callers that leave: what is refused is counted, and it passes."""
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -14,6 +12,7 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
 import harness
+from certificates import authority, certificate
 
 ONE = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "INT32", "data": [1]}]}).encode()
 CONFIG = """backend: "identity"
@@ -191,32 +190,12 @@ def test_stopped_while_loading(built, tmp_path):
         process.wait(10)
 
 
-def certificate(folder, name, authority=None):
-    """name.pem and name.key, signed by an authority or by itself."""
-    make = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", f"/CN={name}",
-            "-keyout", folder / f"{name}.key"]
-    if authority is None:
-        subprocess.run([*make, "-x509", "-out", folder / f"{name}.pem"], check=True, capture_output=True)
-        return
-    subprocess.run([*make, "-out", folder / f"{name}.csr"], check=True, capture_output=True)
-    (folder / "ext").write_text("subjectAltName=IP:127.0.0.1")
-    subprocess.run(["openssl", "x509", "-req", "-in", folder / f"{name}.csr", "-CA", folder / f"{authority}.pem", "-CAkey",
-                    folder / f"{authority}.key", "-CAcreateserial", "-days", "2", "-extfile", folder / "ext", "-out",
-                    folder / f"{name}.pem"], check=True, capture_output=True)
-
-
-def free_port():
-    with socket.socket() as k:
-        k.bind(("127.0.0.1", 0))
-        return k.getsockname()[1]
-
-
-@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not there, which makes the certificates")
 def test_remote_worker_with_mutual_tls(start, tmp_path):
     """Instances on a worker behind TCP serve beside the local ones; it may die and come back."""
-    for name, authority in (("ca", None), ("worker", "ca"), ("gateway", "ca")):
-        certificate(tmp_path, name, authority)
-    address = f"127.0.0.1:{free_port()}"
+    ca = authority(tmp_path)
+    for name in ("worker", "gateway"):
+        certificate(tmp_path, name, ca)
+    address = f"127.0.0.1:{harness.free_port()}"
 
     def remote():
         return subprocess.Popen([harness.BINARY.parent / "sluice-worker", f"--listen={address}", f"--tls-cert={tmp_path / 'worker.pem'}",

@@ -16,6 +16,7 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 
 import harness
+from certificates import Live, authority, certificate, openssl
 from mesh import Load, mesh  # noqa: F401  (mesh is a fixture)
 
 CONFIG = """backend: "identity"
@@ -211,40 +212,12 @@ def test_large_tensors(mesh):
                 assert (client.infer("identity_fp32", [tensor]).as_numpy("OUTPUT0") == values).all(), (module, megabytes)
 
 
-def authority(folder):
-    """A certificate authority: (certificate, key)."""
-    cert, key = folder / "ca.pem", folder / "ca.key"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-                    "-subj", "/CN=authority", "-keyout", key, "-out", cert], check=True, capture_output=True)
-    return cert, key
-
-
-def certificate(folder, name, ca):
-    """A certificate of localhost signed by ca, with a serial number of its own: (certificate, key)."""
-    cert, key, request, ext = (folder / f"{name}.{e}" for e in ("pem", "key", "csr", "ext"))
-    ext.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1,URI:spiffe://mesh/" + name)
-    subprocess.run(["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}",
-                    "-keyout", key, "-out", request], check=True, capture_output=True)
-    subprocess.run(["openssl", "x509", "-req", "-in", request, "-CA", ca[0], "-CAkey", ca[1], "-CAcreateserial", "-days", "2",
-                    "-extfile", ext, "-out", cert], check=True, capture_output=True)
-    return cert, key
-
-
 def test_certificates_rotate(mesh, tmp_path):
     """Files that are replaced reach Envoy over the control plane: new connections see the new certificate, old ones go on."""
-    if not shutil.which("openssl"):
-        pytest.skip("openssl is not there")
     ca = authority(tmp_path)
-    live = tmp_path / "live.pem", tmp_path / "live.key"
-
-    def install(name):
-        for source, target in zip(certificate(tmp_path, name, ca), live):
-            part = target.with_suffix(".part")
-            shutil.copy(source, part)
-            part.replace(target)
-
-    install("first")
-    m = mesh(gateways=1, listener={"tls": {"cert": str(live[0]), "key": str(live[1])}}, wait=False, delta=True,
+    live = Live(tmp_path)
+    live.install(certificate(tmp_path, "first", ca))
+    m = mesh(gateways=1, listener={"tls": {"cert": str(live.cert), "key": str(live.key)}}, wait=False, delta=True,
              repositories=[which(tmp_path / "models", 1)])
     m.listening()
     m.settled("http/default", 1)
@@ -258,7 +231,7 @@ def test_certificates_rotate(mesh, tmp_path):
     assert subject() == "first"
     kept = http.client.HTTPSConnection(host, int(port), context=context, timeout=20)
     kept.connect()
-    install("second")
+    live.install(certificate(tmp_path, "second", ca))
     harness.wait_for(lambda: subject() == "second", 10, "the new certificate")
     kept.request("POST", "/v2/models/which/infer", BODY)
     assert kept.getresponse().status == 200
@@ -267,18 +240,15 @@ def test_certificates_rotate(mesh, tmp_path):
 
 def test_tls_everywhere(mesh, tmp_path):
     """Callers, gateways and the control plane all show certificates; what Envoy shows gateways is rotated too."""
-    if not shutil.which("openssl"):
-        pytest.skip("openssl is not there")
     ca = authority(tmp_path)
     gateway, plane, envoy, caller = (certificate(tmp_path, name, ca) for name in ("gateway", "plane", "envoy", "caller"))
-    live = tmp_path / "live.pem", tmp_path / "live.key"
-    for source, target in zip(envoy, live):
-        shutil.copy(source, target)
+    live = Live(tmp_path)
+    live.install(envoy)
     m = mesh(gateways=1, repositories=[which(tmp_path / "models", 1)], scheme="https", wait=False,
              flags=[f"--http-server-cert={gateway[0]}", f"--http-server-key={gateway[1]}", f"--http-root-cert={ca[0]}", "--http-use-ssl-mutual=true",
                     "--grpc-use-ssl-mutual=true", f"--grpc-server-cert={gateway[0]}", f"--grpc-server-key={gateway[1]}", f"--grpc-root-cert={ca[0]}"],
              listener={"tls": {"cert": str(gateway[0]), "key": str(gateway[1]), "client_ca": str(ca[0])}},
-             topology={"upstream": {"tls": {"ca": str(ca[0]), "cert": str(live[0]), "key": str(live[1]), "name": "localhost"}}},
+             topology={"upstream": {"tls": {"ca": str(ca[0]), "cert": str(live.cert), "key": str(live.key), "name": "localhost"}}},
              xds_flags=[f"--xds-cert={plane[0]}", f"--xds-key={plane[1]}", f"--xds-root-cert={ca[0]}"],
              bootstrap=[f"--ca={ca[0]}", f"--cert={envoy[0]}", f"--key={envoy[1]}", "--server-name=localhost"])
     m.listening()
@@ -310,13 +280,8 @@ def test_tls_everywhere(mesh, tmp_path):
     with socket.create_connection(("127.0.0.1", int(m.xds.split(":")[1])), 10) as raw, pytest.raises((ssl.SSLError, ConnectionError)):
         with ssl.create_default_context(cafile=str(ca[0])).wrap_socket(raw, server_hostname="localhost") as s:
             s.recv(1)
-    rotated = m.stat("server.total_connections"), certificate(tmp_path, "envoy-2", ca)[0]
-    for source, target in zip((tmp_path / "envoy-2.pem", tmp_path / "envoy-2.key"), live):
-        part = target.with_suffix(".part")
-        shutil.copy(source, part)
-        part.replace(target)
-    serial = subprocess.run(["openssl", "x509", "-in", rotated[1], "-noout", "-serial"], check=True, capture_output=True, text=True)
-    serial = serial.stdout.strip().removeprefix("serial=").lower().lstrip("0")
+    live.install(certificate(tmp_path, "envoy-2", ca))
+    serial = openssl("x509", "-in", live.cert, "-noout", "-serial").decode().strip().removeprefix("serial=").lower().lstrip("0")
     harness.wait_for(lambda: serial in m.admin("/certs").lower(), 10, "the new certificate towards gateways")
     assert status() == 200
 

@@ -3,7 +3,6 @@ import http.client
 import http.server
 import json
 import os
-import shutil
 import signal
 import ssl
 import subprocess
@@ -13,8 +12,8 @@ import pytest
 
 import faults
 import harness
+from certificates import Live, authority, certificate
 from mesh import mesh  # noqa: F401  (a fixture)
-from test_mesh import authority, certificate
 
 # Calls in flight at one time through faults.Load, of each protocol.
 IN_FLIGHT = 4
@@ -307,26 +306,17 @@ class SecureLoad:
 
 def test_certificate_rotated(mesh, tmp_path, record_property):
     """Envoy's certificate is replaced three times under load: no call fails, whether its connection is old or new."""
-    if not shutil.which("openssl"):
-        pytest.skip("openssl is not there")
     ca = authority(tmp_path)
-    live = tmp_path / "live.pem", tmp_path / "live.key"
-
-    def install(name):
-        for source, target in zip(certificate(tmp_path, name, ca), live):
-            part = target.with_suffix(".part")
-            shutil.copy(source, part)
-            part.replace(target)
-
-    install("zero")
-    m = mesh(gateways=1, listener={"tls": {"cert": str(live[0]), "key": str(live[1])}}, wait=False,
+    live = Live(tmp_path)
+    live.install(certificate(tmp_path, "zero", ca))
+    m = mesh(gateways=1, listener={"tls": {"cert": str(live.cert), "key": str(live.key)}}, wait=False,
              repositories=[faults.repository(tmp_path / "models")])
     m.listening()
     m.settled("http/default", 1)
     running = SecureLoad(m.http, ca[0])
     try:
         for name in ("one", "two", "three"):
-            install(name)
+            live.install(certificate(tmp_path, name, ca))
             harness.wait_for(lambda: name in running.names or running.failed, 15, "the new certificate")
             done = dict(running.done)
             harness.wait_for(lambda: all(running.done[k] > done[k] + 20 for k in done) or running.failed, 15, "calls")
