@@ -1,6 +1,12 @@
 package xds
 
 import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"strings"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
@@ -15,7 +21,7 @@ const (
 	upstreamSecrets   = "upstream"
 )
 
-// Files lists the PEM files that t names, each once, in no order.
+// Files lists the PEM files and the token that t names, each once, in no order.
 func (t *Topology) Files() []string {
 	seen := map[string]bool{"": true}
 	var out []string
@@ -35,8 +41,58 @@ func (t *Topology) Files() []string {
 	if c := t.Upstream.TLS; c != nil {
 		add(c.CA, c.Cert, c.Key)
 	}
+	add(t.Upstream.TokenFile)
 	return out
 }
+
+// Token is what t's TokenFile held when its files were read; "": it names none.
+func (t *Topology) Token(secrets Secrets) string {
+	return strings.TrimSpace(string(secrets[t.Upstream.TokenFile]))
+}
+
+// Config checks a gateway's certificate as Envoy does: its chain, and its DNS name only
+// where one is given; and shows the certificate that t names.
+func (t *ClientTLS) Config(secrets Secrets) (*tls.Config, error) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(secrets[t.CA]) {
+		return nil, fmt.Errorf("%s has no certificate", t.CA)
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: t.Name}
+	if t.Cert != "" {
+		pair, err := tls.X509KeyPair(secrets[t.Cert], secrets[t.Key])
+		if err != nil {
+			return nil, err
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	if t.Name == "" {
+		c.InsecureSkipVerify = true // of the name; VerifyConnection checks the chain
+		c.VerifyConnection = func(s tls.ConnectionState) error {
+			between := x509.NewCertPool()
+			for _, cert := range s.PeerCertificates[1:] {
+				between.AddCert(cert)
+			}
+			_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between})
+			return err
+		}
+	}
+	return c, nil
+}
+
+// Bearer shows a token with each call of a gRPC connection, also over plain text, as
+// gateways take it.
+type Bearer string
+
+// GetRequestMetadata is credentials.PerRPCCredentials.
+func (b Bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	if b == "" {
+		return nil, nil
+	}
+	return map[string]string{"authorization": "Bearer " + string(b)}, nil
+}
+
+// RequireTransportSecurity is credentials.PerRPCCredentials.
+func (Bearer) RequireTransportSecurity() bool { return false }
 
 // pem is what a file held; the files come inline, so that an Envoy elsewhere needs none.
 func (b *builder) pem(file string) *corev3.DataSource {

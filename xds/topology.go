@@ -178,6 +178,9 @@ type Upstream struct {
 	Balance string     `yaml:"balance"`
 	HTTP2   bool       `yaml:"http2"` // h2c (or h2) in place of HTTP/1.1 for the HTTP port
 	TLS     *ClientTLS `yaml:"tls"`   // nil: plain text
+	// TokenFile holds what the control plane and the picker show gateways that have a
+	// policy, as a bearer token: an API key, or a JWT. Envoy is never told. "": nothing.
+	TokenFile string `yaml:"token_file"`
 	// Zones is "prefer": calls stay in Envoy's own zone as long as enough gateways there
 	// are healthy; "spread": all zones alike, by weight.
 	Zones string `yaml:"zones"`

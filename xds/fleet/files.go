@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/sluice-serve/sluice/xds"
 )
@@ -131,6 +132,11 @@ func check(t *xds.Topology, secrets xds.Secrets) error {
 	if c := t.Upstream.TLS; c != nil {
 		pair(c.Cert, c.Key)
 		roots(c.CA)
+	}
+	if name := t.Upstream.TokenFile; name != "" {
+		if token := t.Token(secrets); token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			errs = append(errs, fmt.Errorf("%s is not a line with a token", name))
+		}
 	}
 	return errors.Join(errs...)
 }

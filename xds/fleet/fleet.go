@@ -161,7 +161,7 @@ func (f *Fleet) round(ctx context.Context, w *watch) {
 		}
 		w.told, w.good, w.refused = &t, *f.files, ""
 	}
-	if changed { // perhaps with new certificates
+	if changed { // perhaps with new certificates or another token
 		for key, m := range w.members {
 			if m.remote {
 				m.stop()
@@ -216,7 +216,7 @@ func (f *Fleet) follow(ctx context.Context, w *watch, t *xds.Topology) {
 		source := f.deps.Sources[g.Name]
 		remote := source == nil
 		if remote {
-			s, err := newRemote(&g, t.Upstream.TLS, f.files.secrets, &f.cfg)
+			s, err := newRemote(&g, t, f.files.secrets, &f.cfg)
 			if err != nil {
 				f.deps.Log.Error("control plane: a gateway can't be asked", "gateway", g.Name, "error", err)
 				w.members[key] = &member{remote, func() {}} // said once

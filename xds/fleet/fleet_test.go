@@ -36,6 +36,8 @@ type gateway struct {
 	index  int // status of the repository index
 	models []xds.Model
 	asked  chan<- struct{} // if set, told of each call
+	token  string          // that callers must show; "": none
+	secret bool            // nobody may read configurations
 	config int             // how often a model's configuration was asked for
 }
 
@@ -63,6 +65,10 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case g.asked <- struct{}{}:
 	default:
 	}
+	if g.token != "" && r.Header.Get("Authorization") != "Bearer "+g.token && r.URL.Path != "/v2/health/ready" {
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
 	switch {
 	case r.URL.Path == "/v2/health/ready":
 		if !g.ready {
@@ -81,6 +87,10 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(entries)
 	case strings.HasSuffix(r.URL.Path, "/config"):
 		g.config++
+		if g.secret {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
 		if strings.Contains(r.URL.Path, "speech") {
 			_, _ = fmt.Fprint(w, `{"name": "speech", "sequence_batching": {}}`)
 			return
@@ -269,6 +279,30 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
+// TestToken reads the index of a gateway that wants to know who asks, and follows the
+// file; a configuration that is refused may be one with sequences, until it is not.
+func TestToken(t *testing.T) {
+	g := newGateway(t, xds.Model{Name: "m", Version: "1", Ready: true})
+	g.token = "first"
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("first\n")
+	b := base(xds.Gateway{Name: "a", HTTP: g.address()})
+	b.Upstream.TokenFile = file
+	s := begin(t, Config{Base: b}, Deps{})
+	s.wants(t, "a true m/1")
+	g.set(func(g *gateway) { g.token, g.secret = "second", true })
+	s.wants(t, "a true ?")
+	write("second\n")
+	s.wants(t, "a true m/1*")
+	g.set(func(g *gateway) { g.secret = false })
+	s.wants(t, "a true m/1")
+}
+
 // TestFirst starts a control plane beside gateways that serve: the first that Envoys are
 // told is not that nobody is ready.
 func TestFirst(t *testing.T) {
@@ -403,6 +437,7 @@ func TestBadFiles(t *testing.T) {
 		{"weights", "routes: [{model: m, targets: [{weight: 0}, {weight: 0}]}]", "all weights are 0"},
 		{"torn sequences", "routes: [{model: m, stateful: true, targets: [{weight: 1}, {version: '2', weight: 1}]}]", "would tear sequences apart"},
 		{"certificate", "listeners: [{port: 1, tls: {cert: " + bad + ", key: " + bad + "}}]", "failed to find any PEM data"},
+		{"token", "upstream: {token_file: " + write("token", "two\nlines") + "}", "is not a line with a token"},
 		{"missing", "listeners: [{port: 1, tls: {cert: /nowhere, key: /nowhere}}]", "no such file"},
 	} {
 		file := write("topology.yaml", c.text)

@@ -3,8 +3,6 @@ package fleet
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,13 +37,17 @@ type remote struct {
 	health   string                           // target of the gRPC health service; "": none
 	creds    credentials.TransportCredentials // for health
 	stateful map[string]bool                  // by model; only of those in the last index
+	refused  map[string]bool                  // models whose configuration may not be read
+	again    time.Time                        // when those are asked for once more
+	token    string                           // "": none is shown
 }
 
-func newRemote(g *xds.Gateway, t *xds.ClientTLS, secrets xds.Secrets, cfg *Config) (*remote, error) {
+func newRemote(g *xds.Gateway, t *xds.Topology, secrets xds.Secrets, cfg *Config) (*remote, error) {
 	if g.HTTP == "" {
 		return nil, errors.New("it has no HTTP port, which tells how it is")
 	}
-	r := &remote{base: "http://" + g.HTTP, interval: cfg.Interval, timeout: cfg.Timeout, stateful: map[string]bool{}}
+	r := &remote{base: "http://" + g.HTTP, interval: cfg.Interval, timeout: cfg.Timeout, stateful: map[string]bool{}, refused: map[string]bool{},
+		health: g.GRPC, creds: insecure.NewCredentials(), token: t.Token(secrets)}
 	transport := &http.Transport{MaxIdleConns: 2, IdleConnTimeout: time.Minute, DisableCompression: true}
 	if path, ok := strings.CutPrefix(g.HTTP, "unix:"); ok {
 		r.base = "http://gateway"
@@ -54,43 +56,16 @@ func newRemote(g *xds.Gateway, t *xds.ClientTLS, secrets xds.Secrets, cfg *Confi
 			return d.DialContext(ctx, "unix", path)
 		}
 	}
-	if t != nil {
+	if t.Upstream.TLS != nil {
 		r.base = "https" + strings.TrimPrefix(r.base, "http")
-		roots := x509.NewCertPool()
-		roots.AppendCertsFromPEM(secrets[t.CA])
-		transport.TLSClientConfig = clientTLS(t, roots)
-		if t.Cert != "" {
-			pair, err := tls.X509KeyPair(secrets[t.Cert], secrets[t.Key])
-			if err != nil {
-				return nil, err
-			}
-			transport.TLSClientConfig.Certificates = []tls.Certificate{pair}
+		config, err := t.Upstream.TLS.Config(secrets)
+		if err != nil {
+			return nil, err
 		}
-	}
-	r.health, r.creds = g.GRPC, insecure.NewCredentials()
-	if transport.TLSClientConfig != nil {
-		r.creds = credentials.NewTLS(transport.TLSClientConfig.Clone())
+		transport.TLSClientConfig, r.creds = config, credentials.NewTLS(config.Clone())
 	}
 	r.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return r, nil
-}
-
-// clientTLS checks a gateway's certificate as Envoy does: its chain, and its DNS name
-// only where one is given.
-func clientTLS(t *xds.ClientTLS, roots *x509.CertPool) *tls.Config {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: t.Name}
-	if t.Name == "" {
-		c.InsecureSkipVerify = true // VerifyConnection checks the chain
-		c.VerifyConnection = func(s tls.ConnectionState) error {
-			between := x509.NewCertPool()
-			for _, cert := range s.PeerCertificates[1:] {
-				between.AddCert(cert)
-			}
-			_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between})
-			return err
-		}
-	}
-	return c
 }
 
 // Watch asks at every interval, and at once when the gateway's health service tells of
@@ -125,7 +100,7 @@ func (r *remote) Watch(ctx context.Context, report func(State)) {
 // listen writes to news when the health service tells of a change, until ctx ends.
 // A gateway without that service, or that can't be reached, is tried again at intervals.
 func (r *remote) listen(ctx context.Context, news chan<- struct{}) {
-	conn, err := grpc.NewClient(r.health, grpc.WithTransportCredentials(r.creds), grpc.WithDisableServiceConfig())
+	conn, err := grpc.NewClient(r.health, grpc.WithTransportCredentials(r.creds), grpc.WithPerRPCCredentials(xds.Bearer(r.token)), grpc.WithDisableServiceConfig())
 	if err != nil {
 		return // the interval is left
 	}
@@ -177,6 +152,9 @@ func silent(err error) bool {
 	return errors.As(err, &n) && n.Timeout() || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
 
+// refusedLooks is how many looks a refused configuration is taken for one with sequences.
+const refusedLooks = 20
+
 // index is the repository index, in order.
 func (r *remote) index(ctx context.Context) ([]xds.Model, error) {
 	status, body, err := r.call(ctx, http.MethodPost, "/v2/repository/index", []byte("{}"))
@@ -190,6 +168,10 @@ func (r *remote) index(ctx context.Context) ([]xds.Model, error) {
 	if err := json.Unmarshal(body, &entries); err != nil {
 		return nil, fmt.Errorf("repository index: %w", err)
 	}
+	if now := time.Now(); now.After(r.again) {
+		clear(r.refused)
+		r.again = now.Add(refusedLooks * r.interval)
+	}
 	models := make([]xds.Model, 0, len(entries))
 	known := make(map[string]bool, len(r.stateful))
 	for _, e := range entries {
@@ -198,7 +180,9 @@ func (r *remote) index(ctx context.Context) ([]xds.Model, error) {
 			if m.Stateful, err = r.sequences(ctx, e.Name); err != nil {
 				return nil, err
 			}
-			known[e.Name] = m.Stateful
+			if v, told := r.stateful[e.Name]; told { // not one that was refused or went
+				known[e.Name] = v
+			}
 		}
 		models = append(models, m)
 	}
@@ -208,14 +192,24 @@ func (r *remote) index(ctx context.Context) ([]xds.Model, error) {
 }
 
 // sequences says whether a model has a sequence batcher. A model that went away
-// meanwhile has none.
+// meanwhile has none; one whose configuration is refused may have, so that nothing of it
+// is repeated.
 func (r *remote) sequences(ctx context.Context, model string) (bool, error) {
 	if v, ok := r.stateful[model]; ok {
 		return v, nil
 	}
+	if r.refused[model] {
+		return true, nil
+	}
 	status, body, err := r.call(ctx, http.MethodGet, "/v2/models/"+url.PathEscape(model)+"/config", nil)
-	if err != nil || status != http.StatusOK {
+	switch {
+	case err != nil:
 		return false, err
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		r.refused[model] = true
+		return true, nil
+	case status != http.StatusOK:
+		return false, nil
 	}
 	var config struct {
 		Sequences *json.RawMessage `json:"sequence_batching"`
@@ -231,6 +225,9 @@ func (r *remote) call(ctx context.Context, method, path string, body []byte) (st
 	req, err := http.NewRequestWithContext(ctx, method, r.base+path, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
+	}
+	if r.token != "" {
+		req.Header.Set("Authorization", "Bearer "+r.token)
 	}
 	res, err := r.client.Do(req)
 	if err != nil {

@@ -43,6 +43,7 @@ type Server struct {
 	mu       sync.Mutex
 	state    *State                 // mu
 	topology *xds.Topology          // mu; nil: none yet
+	secrets  xds.Secrets            // mu; of topology
 	places   map[string]xds.Gateway // mu; by name
 	routes   []xds.Route            // mu
 	counts   map[Why]uint64         // mu
@@ -63,11 +64,12 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 }
 
 // Set says which gateways there are. A topology that has no picker, or another one, leaves
-// it without any, so that none is asked for its load. t is only read.
-func (s *Server) Set(t *xds.Topology) {
+// it without any, so that none is asked for its load. t and the contents of its files are
+// only read.
+func (s *Server) Set(t *xds.Topology, secrets xds.Secrets) {
 	s.mu.Lock()
 	members := make([]Member, 0, len(t.Gateways))
-	s.topology, s.routes = t, t.Routes
+	s.topology, s.secrets, s.routes = t, secrets, t.Routes
 	clear(s.places)
 	var gateways []xds.Gateway
 	if p := t.Services.Picker; p != nil && p.Address == "" { // else nobody asks here

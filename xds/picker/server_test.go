@@ -108,7 +108,7 @@ func newFixture(t *testing.T) *fixture {
 	}
 	s := grpc.NewServer()
 	f.server.Register(s)
-	f.server.Set(top)
+	f.server.Set(top, nil)
 	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -335,7 +335,7 @@ func TestOwnerDies(t *testing.T) {
 // Without a picker in the topology no gateway is asked for its load.
 func TestNotWanted(t *testing.T) {
 	f := newFixture(t)
-	f.server.Set(&xds.Topology{Gateways: []xds.Gateway{{Name: "g0", GRPC: f.gateways[0].address}}})
+	f.server.Set(&xds.Topology{Gateways: []xds.Gateway{{Name: "g0", GRPC: f.gateways[0].address}}}, nil)
 	f.wait("nobody is watched", func() bool { return f.known() == 0 })
 	answer, _ := f.call(nil, ":path", "/v2/models/plain")
 	if address, why := f.said(answer); address != "" || why != string(WhyNobody) {

@@ -91,7 +91,7 @@ func New(cfg Config, deps Deps) (*Plane, error) {
 	}
 	p := &Plane{server: xds.New(cfg.Rollout, xds.Deps{Log: deps.Log}), grpc: grpc.NewServer(options...), health: health.NewServer(),
 		listeners: deps.Listeners, watch: deps.Watch, log: deps.Log, register: deps.Register, picker: picker.New(picker.Config{}, picker.Deps{Log: deps.Log})}
-	p.register, p.watch = append(p.register, p.picker.Register), append(p.watch, p.picker.Set)
+	p.register = append(p.register, p.picker.Register)
 	p.state.file = cfg.State
 	p.restore()
 	var err error
@@ -112,6 +112,7 @@ func (p *Plane) Set(t *xds.Topology, secrets xds.Secrets) error {
 		return err
 	}
 	p.remember(t.Routes)
+	p.picker.Set(t, secrets)
 	for _, f := range p.watch {
 		f(t)
 	}
