@@ -170,7 +170,12 @@ func (f *flow) write() {
 		b, ended := f.take()
 		if len(b) > 0 {
 			idle = false
-			err = f.to.Stream(b)
+		}
+		for len(b) > 0 && err == nil {
+			n := min(len(b), piece)
+			err, b = f.to.Stream(b[:n]), b[n:]
+		}
+		if err != nil || !f.empty() {
 			continue
 		}
 		if ended {
@@ -190,6 +195,15 @@ func (f *flow) write() {
 	f.waiting = nil
 	f.mu.Unlock()
 	f.broken(err)
+}
+
+// piece is how much is written at a time: a transport bounds how long each may take.
+const piece = 64 << 10
+
+func (f *flow) empty() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.waiting) == 0
 }
 
 func (f *flow) take() (b []byte, ended bool) {
