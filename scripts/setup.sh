@@ -90,7 +90,7 @@ models() {
 
 redis() {
   command -v redis-server >/dev/null && return
-  [ -x .cache/redis/usr/bin/redis-server ] && return
+  [ -x .cache/redis/usr/bin/redis.bin ] && [ -x .cache/redis/usr/bin/redis-server ] && return # the second is made last
   if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
     say "no redis-server and no apt-get: the tests with Redis are skipped"
     return
