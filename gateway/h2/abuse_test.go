@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"io"
@@ -364,4 +365,32 @@ func TestManyResets(t *testing.T) {
 		}
 		return false
 	})
+}
+
+// TestResetBeforeDispatch sees that a call which is reset by us in the burst in which it
+// came is ended all the same: what its Begin took in would be lost with it.
+func TestResetBeforeDispatch(t *testing.T) {
+	for _, body := range []string{"", "all of it"} {
+		f := start(t, nil)
+		c := hello(t, f)
+		var burst bytes.Buffer
+		fr := http2.NewFramer(&burst, nil)
+		c.must(fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.block(request()...), EndHeaders: true}))
+		if body != "" {
+			c.must(fr.WriteData(1, false, message(body)))
+		}
+		c.must(fr.WriteRawFrame(http2.FrameWindowUpdate, 0, 1, make([]byte, 4))) // opens nothing: a fault
+		c.must(fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: c.block(request("refuse", "it")...), EndHeaders: true, EndStream: true}))
+		c.must(fr.WriteData(3, true, nil)) // on a stream that is over: makes the reader forget
+		c.write(burst.String())
+		if got := c.outcome(1); got != "reset PROTOCOL_ERROR" {
+			t.Fatalf("%q: got %s", body, got)
+		}
+		if got := c.ping(); got != "alive" {
+			t.Fatalf("%q: got %s", body, got)
+		}
+		if n := f.echo.aborted.Load(); n != 1 {
+			t.Errorf("%q: the call was aborted %d times, want once", body, n)
+		}
+	}
 }

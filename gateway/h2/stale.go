@@ -44,16 +44,29 @@ func (c *conn) forgetStale() {
 	for _, id := range stale {
 		if st := c.receiving[id]; st != nil {
 			delete(c.receiving, id)
-			if st.dispatched && !st.in.complete && !st.discard && !st.method.streams() {
-				st.arrive(errShort)
-			}
-			if !st.in.complete {
-				c.drop(&st.in)
-			}
-			st.discard = true
+			c.forget(st)
 		}
 		c.late.add(id, c.lastID)
 	}
+}
+
+// forget ends what is left of a call that was answered, or reset by us, before its client
+// had ended.
+func (c *conn) forget(st *Stream) {
+	switch {
+	case st.discard:
+	case !st.dispatched: // it was begun, and gets neither Start nor Sent
+		if st.call != nil {
+			st.call.Abort(errShort)
+		}
+		c.drop(&st.in)
+	case !st.in.complete:
+		if !st.method.streams() {
+			st.arrive(errShort)
+		}
+		c.drop(&st.in)
+	}
+	st.discard = true
 }
 
 // errStalled is what a call hears whose message stopped half-way.
