@@ -126,7 +126,6 @@ class Service:
             environment |= {f"SLUICE_{p}_ADDRESS": self.address for p in ("HTTP", "GRPC", "METRICS")}
         self.environment = environment
         with open(self.log, "a") as log:
-            os.fchown(log.fileno(), *map(int, self.spec["user"].split(":")))  # as container runtimes do
             self.process = subprocess.Popen(self.chroot(*self.command(), environment=environment), env=environment if self.ours else None,
                                             stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
@@ -252,12 +251,14 @@ def main(models):
         out["each"] = [metric(g.address, "nv_inference_request_success") for g in gateways]
         logged = lambda: sum(l.startswith("{") and '"simple"' in l for g in gateways for l in g.text().splitlines())  # noqa: E731
         harness.wait_for(lambda: logged() >= 80, 10, Late(lambda: f"80 lines of access logs, there are {logged()}"))
+        written = lambda: sum(l.startswith("{") and ("/simple/infer" in l or "/ModelInfer" in l) for l in services["envoy"].text().splitlines())  # noqa: E731
+        harness.wait_for(lambda: written() >= 80, 20, Late(lambda: f"80 lines of Envoy's access log on its standard output, there are {written()}"))
         out["limits"] = ["sluice_limit_redis_up 1" in text(g.address) for g in gateways]
         out["lane"] = ["local_lane=true" in g.text() for g in gateways]
         if "jaeger" in services:
             wanted = {"envoy", "sluice"}
             harness.wait_for(lambda: any(wanted <= {p["serviceName"] for p in t["processes"].values()}
-                                         for t in get("http://127.0.0.1:16686/api/traces?service=sluice&limit=20")["data"]), 20, "one trace of Envoy and gateway")
+                                         for t in get("http://127.0.0.1:16686/api/traces?service=envoy&limit=20")["data"]), 20, "one trace of Envoy and gateway")
             out["trace"] = True
         if "prometheus" in services:
             def targets():
