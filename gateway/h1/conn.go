@@ -203,6 +203,9 @@ func (c *conn) rest() bool {
 	defer c.mu.Unlock()
 	c.enter(idle)
 	c.large = cap(c.buf) > firstBuffer || cap(c.out) > firstBuffer
+	if c.closing {
+		c.deadline(time.Now().Add(restTime)) // hurry saw it serving
+	}
 	return !c.closing || c.r < c.w
 }
 

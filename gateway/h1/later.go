@@ -130,11 +130,13 @@ func (c *conn) wrote(err error, last bool) {
 	c.enter(idle)
 	c.large = c.large || cap(c.out) > firstBuffer
 	switch {
-	case c.waiting:
-		c.news.Signal()
-	case err != nil:
+	case err == nil && c.closing:
+		// hurry saw it serving; there may be part of a next request already
+		c.deadline(time.Now().Add(restTime))
+	case err != nil && !c.waiting:
 		c.deadline(past) // wakes it
-	case c.closing:
-		c.deadline(time.Now().Add(restTime)) // hurry saw it serving
+	}
+	if c.waiting {
+		c.news.Signal()
 	}
 }
