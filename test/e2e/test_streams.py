@@ -210,3 +210,11 @@ def test_slow_client_is_ended_and_others_are_served(server):
         connection, answer = post(server, "/v2/models/repeat/generate", {"IN": [9], "DELAY": [0], "WAIT": 0})
         assert json.loads(answer.read())["OUT"] == 9 and time.monotonic() - begin < 2
         connection.close()
+
+
+def test_a_long_stream_does_not_fill_memory(start, folder):
+    """Twenty thousand answers of one request, where the workers' memory for answers has room for some thousand."""
+    server = start(repositories=[folder], flags=["--response-arena-byte-size=1048576"])
+    connection, answer = post(server, "/v2/models/repeat/generate_stream", {"IN": [1] * 20000, "DELAY": [0] * 20000, "WAIT": 0})
+    assert answer.read().count(b"data: {\"IDX\":") == 20000
+    connection.close()
