@@ -37,6 +37,7 @@ type fakePipeline struct {
 	open     func(context.Context, *infer.Envelope) error
 	infer    func(context.Context, *infer.Request, infer.SendFunc) error
 	visible  func(model string) bool // what lists show; nil: everything
+	patient  bool                    // opening waits
 	opened   atomic.Int64
 	closed   atomic.Int64
 	memories atomic.Int64 // response memory that is out
@@ -60,6 +61,16 @@ func (p *fakePipeline) Open(ctx context.Context, env *infer.Envelope) (context.C
 		}
 	}
 	return ctx, nil
+}
+
+// OpenEarly is Open, now or later.
+func (p *fakePipeline) OpenEarly(ctx context.Context, env *infer.Envelope) (wait func() error, err error) {
+	if p.patient {
+		p.opened.Add(1)
+		return func() error { return p.open(ctx, env) }, nil
+	}
+	_, err = p.Open(ctx, env)
+	return nil, err
 }
 
 func (p *fakePipeline) Close(env *infer.Envelope, _ *infer.End) {

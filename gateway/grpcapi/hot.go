@@ -22,7 +22,7 @@ func (s *Service) RegisterOn(server *h2.Server) {
 // hotInfer is ModelInfer as an h2.Method.
 type hotInfer struct{ s *Service }
 
-// Begin asks the pipeline.
+// Begin asks the pipeline, as far as it does not wait.
 func (m hotInfer) Begin(ctx context.Context) (h2.Call, error) {
 	h, ok := m.s.calls.Get().(*hotCall)
 	if !ok {
@@ -33,12 +33,19 @@ func (m hotInfer) Begin(ctx context.Context) (h2.Call, error) {
 	var err error
 	h.envelope.Method = "ModelInfer"
 	h.Request.Envelope = &h.envelope // the log of a refusal names its caller too
-	if h.ctx, err = m.s.open(ctx, &h.envelope, infer.ActionInference, "", ""); err != nil {
+	h.ctx, err = m.s.openWith(ctx, &h.envelope, infer.ActionInference, h.openEarly)
+	if err != nil {
 		err = m.s.failed(ctx, "ModelInfer", &h.Request, err)
 		m.s.ended(&h.Call, err)
 		return nil, err
 	}
 	return h, nil
+}
+
+// openEarly is the pipeline's Open, as far as it does not wait.
+func (h *hotCall) openEarly(ctx context.Context, env *infer.Envelope) (_ context.Context, err error) {
+	h.rest, err = h.s.pipeline.OpenEarly(ctx, env)
+	return ctx, err
 }
 
 // hotCall is one call of it, and the sink of its request.
@@ -49,7 +56,8 @@ type hotCall struct {
 	ctx    context.Context // the pipeline's, for this call alone
 	early  context.Context // the same with its deadline moved ahead
 	cancel context.CancelFunc
-	told   bool // the pipeline knows of the end
+	told   bool         // the pipeline knows of the end
+	rest   func() error // what is left of the pipeline's Open; nil: nothing
 
 	started bool // nobody waits for the answer: the scheduler brings it
 	spent   bool // it was answered, and nobody reads the request any more
@@ -109,6 +117,9 @@ func (h *hotCall) Abort(err error) {
 func (h *hotCall) Start(memory *infer.Buffer, message []byte) (wait func()) {
 	h.Request.Memory, h.size = memory, int64(len(message))
 	h.early, h.cancel = ahead(h.ctx)
+	if h.rest != nil {
+		return func() { h.opened(message) }
+	}
 	if err := h.ready(message); err != nil {
 		infer.Flush(h.end(err))
 		return nil
@@ -116,13 +127,41 @@ func (h *hotCall) Start(memory *infer.Buffer, message []byte) (wait func()) {
 	if h.s.compress {
 		// compressing would hold up others
 		h.s.chooseCompression(h.early)
-		return func() { infer.Flush(h.Done(h.s.pipeline.Infer(h.early, &h.Request, h.Send))) }
+		return h.infer
 	}
 	h.started = true
 	if wait = h.s.pipeline.Start(h.early, &h.Request, h); wait != nil {
 		h.started = false
 	}
 	return wait // where it is nil, h may be another call's by now
+}
+
+// opened is Start for a call whose opening waits.
+func (h *hotCall) opened(message []byte) {
+	err := h.admitted()
+	if err == nil {
+		err = h.ready(message)
+	}
+	if err != nil {
+		infer.Flush(h.end(err))
+		return
+	}
+	h.s.chooseCompression(h.early)
+	h.infer()
+}
+
+func (h *hotCall) admitted() (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = infer.Recovered(p)
+		}
+	}()
+	return h.rest()
+}
+
+// infer is the inference on a goroutine that waits.
+func (h *hotCall) infer() {
+	infer.Flush(h.Done(h.s.pipeline.Infer(h.early, &h.Request, h.Send)))
 }
 
 func (h *hotCall) ready(message []byte) (err error) {

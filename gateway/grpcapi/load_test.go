@@ -110,6 +110,11 @@ func (c *counted) Infer(ctx context.Context, req *infer.Request, send infer.Send
 	return c.identity.Infer(ctx, req, send)
 }
 
+func (c *counted) OpenEarly(ctx context.Context, env *infer.Envelope) (wait func() error, err error) {
+	_, err = c.Open(ctx, env)
+	return nil, err
+}
+
 func (c *counted) Start(ctx context.Context, req *infer.Request, to infer.Sink) (wait func()) {
 	infer.Flush(to.Done(c.Infer(ctx, req, to.Send)))
 	return nil

@@ -26,6 +26,10 @@ type Pipeline interface {
 	// Open decides by the envelope alone, before the body is read. On success the
 	// returned context is the rest of the call's.
 	Open(ctx context.Context, env *infer.Envelope) (context.Context, error)
+	// OpenEarly is Open for a caller that does not wait. wait, where it is not nil, is what
+	// is left of it: it must be called on a goroutine that may block, before the request
+	// goes on.
+	OpenEarly(ctx context.Context, env *infer.Envelope) (wait func() error, err error)
 	// Close is called once for each call, also one that Open refused, when its answer is
 	// made; end is read until it returns.
 	Close(env *infer.Envelope, end *infer.End)

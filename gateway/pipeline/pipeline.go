@@ -83,41 +83,52 @@ func (p *Pipeline) Open(ctx context.Context, env *infer.Envelope) (context.Conte
 	if p.tracer.On() {
 		p.tracer.Open(env)
 	}
-	inner, err := p.admit(ctx, env)
+	err := p.identify(ctx, env)
+	if err == nil {
+		err = p.admit(ctx, env)
+	}
 	if env.Trace != nil {
 		p.tracer.Admitted(env, err)
 	}
-	return inner, err
+	if err != nil {
+		return nil, err
+	}
+	return ctx, nil
 }
 
-// admit is what Open asks.
-func (p *Pipeline) admit(ctx context.Context, env *infer.Envelope) (context.Context, error) {
+// identify is what Open asks first, and what never waits: who calls, what they may do,
+// and whether the server takes calls.
+func (p *Pipeline) identify(ctx context.Context, env *infer.Envelope) error {
 	if p.guard != nil {
 		if err := p.guard.Open(ctx, env); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if env.Action == infer.ActionInference && p.stopping.Load() {
-		return nil, infer.Refusef(infer.Unavailable, infer.ReasonStopping,
-			"the server is shutting down and has stopped accepting new requests")
+		return errStopping()
 	}
+	return nil
+}
+
+// admit is the rest of what Open asks.
+func (p *Pipeline) admit(ctx context.Context, env *infer.Envelope) error {
 	if p.admission != nil {
 		if err := p.admission.Open(ctx, env); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if env.Action == infer.ActionInference && env.Model != "" {
 		// a body for what can't be served is not worth reading
 		m, err := p.models.Acquire(ctx, env.Model, env.Version)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer m.Release()
 		if m.Decoupled() && !env.Streaming {
-			return nil, infer.ErrDecoupled
+			return infer.ErrDecoupled
 		}
 	}
-	return ctx, nil
+	return nil
 }
 
 // Close ends a call: limits get back what it held, and who wants to know is told.

@@ -164,3 +164,48 @@ func TestStartBehindPatientLimits(t *testing.T) {
 		t.Errorf("%+v", to)
 	}
 }
+
+// early records in which step it was asked.
+type early struct {
+	patient
+	steps *[]string
+}
+
+func (e early) Open(context.Context, *infer.Envelope) error {
+	*e.steps = append(*e.steps, "limits")
+	return nil
+}
+
+type doorman struct{ steps *[]string }
+
+func (d doorman) Open(context.Context, *infer.Envelope) error {
+	*d.steps = append(*d.steps, "rights")
+	return nil
+}
+
+func (d doorman) Model(*infer.Envelope, string) error { return nil }
+
+// OpenEarly decides on rights at once, and leaves limits that wait to its caller.
+func TestOpenEarly(t *testing.T) {
+	var steps []string
+	p := New(nil)
+	p.Guard(doorman{&steps})
+	p.Admission(early{steps: &steps})
+	env := &infer.Envelope{Protocol: "grpc", Action: infer.ActionInference}
+	wait, err := p.OpenEarly(t.Context(), env)
+	if err != nil || wait == nil || !slices.Equal(steps, []string{"rights"}) {
+		t.Fatalf("%v, %v", steps, err)
+	}
+	if err := wait(); err != nil || !slices.Equal(steps, []string{"rights", "limits"}) {
+		t.Fatalf("%v, %v", steps, err)
+	}
+	p.Close(env, &infer.End{})
+	if n := p.InFlight("grpc"); n != 0 {
+		t.Errorf("%d calls in flight", n)
+	}
+	p.Stop()
+	if _, err := p.OpenEarly(t.Context(), env); infer.ReasonOf(err) != infer.ReasonStopping {
+		t.Errorf("while it stops: %v", err)
+	}
+	p.Close(env, &infer.End{})
+}
