@@ -16,6 +16,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// MaxPicked bounds what Envoy may show an endpoint picker of one call, in bytes.
+const MaxPicked = 32 << 20
+
 // Parse reads a Topology from YAML. A field that there is not is a fault, with its line.
 func Parse(data []byte) (*Topology, error) {
 	t, err := Decode(data)
@@ -52,6 +55,7 @@ func (t *Topology) Validate() error {
 		f.unless(g.Weight >= 0 && g.Weight <= 1<<20, "%s: weight %d is not in [0, %d]", where, g.Weight, 1<<20)
 		f.name("gateway", g.Name)
 		f.name(where+": group", g.Group)
+		f.unless(!strings.Contains(g.Group, "/"), "%s: group %q has a slash, which parts groups from models in the names of clusters", where, g.Group)
 		f.name(where+": zone", g.Zone)
 	}
 	f.listeners(t.Listeners)
@@ -65,6 +69,8 @@ func (t *Topology) Validate() error {
 	}
 	f.services(&t.Services)
 	f.upstream(&t.Upstream)
+	f.unless(t.Services.Picker == nil || t.Upstream.BufferBytes <= MaxPicked, "upstream: buffer_bytes %d: with a picker, which is shown so much of a body, at most %d",
+		t.Upstream.BufferBytes, MaxPicked)
 	return errors.Join(f.errs...)
 }
 

@@ -394,6 +394,30 @@ func TestHealthService(t *testing.T) {
 	s.wants(t, "a false ")
 }
 
+// TestGRPCAlone asks a gateway that has no HTTP port.
+func TestGRPCAlone(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, service := grpc.NewServer(), health.NewServer()
+	healthpb.RegisterHealthServer(server, service)
+	service.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	s := begin(t, Config{Base: base(xds.Gateway{Name: "a", GRPC: l.Addr().String()})}, Deps{})
+	s.wants(t, "a true ?")
+	service.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	s.wants(t, "a false ?")
+	service.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
+	s.wants(t, "a true ?")
+	server.Stop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	s.wants(t, "a false ?")
+}
+
 // TestNames makes a gateway for each address of a name.
 func TestNames(t *testing.T) {
 	news := make(chan struct{}, 8)
@@ -437,6 +461,8 @@ func TestBadFiles(t *testing.T) {
 		{"weights", "routes: [{model: m, targets: [{weight: 0}, {weight: 0}]}]", "all weights are 0"},
 		{"torn sequences", "routes: [{model: m, stateful: true, targets: [{weight: 1}, {version: '2', weight: 1}]}]", "would tear sequences apart"},
 		{"certificate", "listeners: [{port: 1, tls: {cert: " + bad + ", key: " + bad + "}}]", "failed to find any PEM data"},
+		{"slash", "gateways: [{name: a, http: 'h:1', group: a/b}]", "has a slash"},
+		{"buffers", "{services: {picker: {}}, upstream: {buffer_bytes: 100000000}}", "with a picker"},
 		{"token", "upstream: {token_file: " + write("token", "two\nlines") + "}", "is not a line with a token"},
 		{"missing", "listeners: [{port: 1, tls: {cert: /nowhere, key: /nowhere}}]", "no such file"},
 	} {

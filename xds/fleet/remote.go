@@ -17,9 +17,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/sluice-serve/sluice/xds"
 )
@@ -28,9 +30,10 @@ import (
 const maxAnswer = 16 << 20
 
 // remote asks a gateway over HTTP: its readiness, its repository index and, once for
-// each model that appears, whether it has sequences.
+// each model that appears, whether it has sequences. One that has no HTTP port is asked
+// by its gRPC health service for its readiness alone.
 type remote struct {
-	base     string
+	base     string // "": no HTTP port
 	client   *http.Client
 	interval time.Duration
 	timeout  time.Duration
@@ -43,9 +46,6 @@ type remote struct {
 }
 
 func newRemote(g *xds.Gateway, t *xds.Topology, secrets xds.Secrets, cfg *Config) (*remote, error) {
-	if g.HTTP == "" {
-		return nil, errors.New("it has no HTTP port, which tells how it is")
-	}
 	r := &remote{base: "http://" + g.HTTP, interval: cfg.Interval, timeout: cfg.Timeout, stateful: map[string]bool{}, refused: map[string]bool{},
 		health: g.GRPC, creds: insecure.NewCredentials(), token: t.Token(secrets)}
 	transport := &http.Transport{MaxIdleConns: 2, IdleConnTimeout: time.Minute, DisableCompression: true}
@@ -57,12 +57,15 @@ func newRemote(g *xds.Gateway, t *xds.Topology, secrets xds.Secrets, cfg *Config
 		}
 	}
 	if t.Upstream.TLS != nil {
-		r.base = "https" + strings.TrimPrefix(r.base, "http")
+		r.base = strings.Replace(r.base, "http:", "https:", 1)
 		config, err := t.Upstream.TLS.Config(secrets)
 		if err != nil {
 			return nil, err
 		}
 		transport.TLSClientConfig, r.creds = config, credentials.NewTLS(config.Clone())
+	}
+	if g.HTTP == "" {
+		r.base = ""
 	}
 	r.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return r, nil
@@ -77,13 +80,19 @@ func (r *remote) Watch(ctx context.Context, report func(State)) {
 	var listening sync.WaitGroup
 	defer listening.Wait()
 	defer stop()
+	var services healthpb.HealthClient // nil: none
 	if r.health != "" {
-		listening.Go(func() { r.listen(ctx, news) })
+		conn, err := grpc.NewClient(r.health, grpc.WithTransportCredentials(r.creds), grpc.WithPerRPCCredentials(xds.Bearer(r.token)), grpc.WithDisableServiceConfig())
+		if err == nil { // else the interval is left
+			defer func() { _ = conn.Close() }() // nothing more can be done with it
+			services = healthpb.NewHealthClient(conn)
+			listening.Go(func() { r.listen(ctx, services, news) })
+		}
 	}
 	tick := time.NewTicker(r.interval)
 	defer tick.Stop()
 	for {
-		s := r.ask(ctx)
+		s := r.look(ctx, services)
 		if ctx.Err() != nil {
 			return
 		}
@@ -99,13 +108,7 @@ func (r *remote) Watch(ctx context.Context, report func(State)) {
 
 // listen writes to news when the health service tells of a change, until ctx ends.
 // A gateway without that service, or that can't be reached, is tried again at intervals.
-func (r *remote) listen(ctx context.Context, news chan<- struct{}) {
-	conn, err := grpc.NewClient(r.health, grpc.WithTransportCredentials(r.creds), grpc.WithPerRPCCredentials(xds.Bearer(r.token)), grpc.WithDisableServiceConfig())
-	if err != nil {
-		return // the interval is left
-	}
-	defer func() { _ = conn.Close() }() // nothing more can be done with it
-	client := healthpb.NewHealthClient(conn)
+func (r *remote) listen(ctx context.Context, client healthpb.HealthClient, news chan<- struct{}) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
@@ -129,6 +132,20 @@ func (r *remote) listen(ctx context.Context, news chan<- struct{}) {
 
 // healthAgain is when a health service that ended is asked again.
 const healthAgain = time.Second
+
+// look asks by HTTP where there is a port for it, else by the health service.
+func (r *remote) look(ctx context.Context, services healthpb.HealthClient) State {
+	if r.base != "" {
+		return r.ask(ctx)
+	}
+	if services == nil {
+		return State{}
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	h, err := services.Check(ctx, &healthpb.HealthCheckRequest{})
+	return State{Ready: err == nil && h.GetStatus() == healthpb.HealthCheckResponse_SERVING, Silent: status.Code(err) == codes.DeadlineExceeded}
+}
 
 // ask is one look. What can't be asked is not ready; an index that is refused or can't
 // be read is not known.

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +30,9 @@ import (
 type Config struct {
 	Fleet   fleet.Config
 	Rollout xds.RolloutConfig
+	// Envoys are the names of those that are served, where TLS asks for certificates: a DNS
+	// name or a URI in theirs; empty: every certificate that the roots signed.
+	Envoys []string
 	// State is a file in which the targets of routes outlive the control plane, so that
 	// one that starts amid a switch knows the old ones; "": none.
 	State string
@@ -59,6 +64,33 @@ func Exposed(address string, mutual bool) error {
 	return fmt.Errorf("the control plane tells the keys of certificates: on %q it needs --xds-cert, --xds-key and --xds-root-cert", address)
 }
 
+// served is t, for Envoys of these names alone.
+func served(t *tls.Config, names []string) *tls.Config {
+	if len(names) == 0 {
+		return t
+	}
+	t = t.Clone()
+	inner := t.VerifyConnection
+	t.VerifyConnection = func(c tls.ConnectionState) error {
+		if inner != nil {
+			if err := inner(c); err != nil {
+				return err
+			}
+		}
+		if len(c.PeerCertificates) == 0 {
+			return errors.New("no certificate of an Envoy")
+		}
+		leaf := c.PeerCertificates[0]
+		for _, name := range names {
+			if slices.Contains(leaf.DNSNames, name) || slices.ContainsFunc(leaf.URIs, func(u *url.URL) bool { return u.String() == name }) {
+				return nil
+			}
+		}
+		return errors.New("the certificate is not one of the Envoys that are served here")
+	}
+	return t
+}
+
 // Plane is a running control plane. New makes it, Run serves.
 type Plane struct {
 	server    *xds.Server
@@ -73,8 +105,8 @@ type Plane struct {
 	state     state // of Set alone
 }
 
-// maxMessage bounds what Envoy sends at once.
-const maxMessage = 64 << 20
+// maxMessage bounds what Envoy sends at once: what it shows the picker, and some words.
+const maxMessage = xds.MaxPicked + 1<<20
 
 // keepaliveTime is when a silent Envoy is asked whether it is there.
 const keepaliveTime = 30 * time.Second
@@ -87,7 +119,7 @@ func New(cfg Config, deps Deps) (*Plane, error) {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
 	if deps.TLS != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(deps.TLS)))
+		options = append(options, grpc.Creds(credentials.NewTLS(served(deps.TLS, cfg.Envoys))))
 	}
 	p := &Plane{server: xds.New(cfg.Rollout, xds.Deps{Log: deps.Log}), grpc: grpc.NewServer(options...), health: health.NewServer(),
 		listeners: deps.Listeners, watch: deps.Watch, log: deps.Log, register: deps.Register, picker: picker.New(picker.Config{}, picker.Deps{Log: deps.Log})}

@@ -2,8 +2,12 @@ package plane
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -154,6 +158,30 @@ func TestSwitchOutlivesRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	set(begin(), "newer", "new") // a file that can't be read is no reason not to start
+}
+
+// TestServed lets in Envoys by their names, and nobody else whom the same roots signed.
+func TestServed(t *testing.T) {
+	spiffe := &url.URL{Scheme: "spiffe", Host: "mesh", Path: "/envoy"}
+	c := served(&tls.Config{}, []string{"envoy.mesh", spiffe.String()})
+	for _, one := range []struct {
+		name string
+		peer []*x509.Certificate
+		ok   bool
+	}{
+		{"DNS name", []*x509.Certificate{{DNSNames: []string{"other", "envoy.mesh"}}}, true},
+		{"URI", []*x509.Certificate{{URIs: []*url.URL{spiffe}}}, true},
+		{"another", []*x509.Certificate{{DNSNames: []string{"app.mesh"}, Subject: pkix.Name{CommonName: "envoy.mesh"}}}, false},
+		{"of the authority", []*x509.Certificate{{DNSNames: []string{"app.mesh"}}, {DNSNames: []string{"envoy.mesh"}}}, false},
+		{"none", nil, false},
+	} {
+		if err := c.VerifyConnection(tls.ConnectionState{PeerCertificates: one.peer}); (err == nil) != one.ok {
+			t.Errorf("%s: %v", one.name, err)
+		}
+	}
+	if plain := (&tls.Config{}); served(plain, nil) != plain {
+		t.Error("without names it is not what it was")
+	}
 }
 
 func TestExposed(t *testing.T) {

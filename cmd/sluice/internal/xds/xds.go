@@ -46,6 +46,7 @@ type options struct {
 	batch, grace time.Duration
 	portFile     string
 	state        string
+	envoys       []string
 	metrics      metricsFlags
 	help         bool
 	limits       limitFlags
@@ -93,6 +94,7 @@ func flags() (*options, *pflag.FlagSet) {
 	fs.StringVar(&o.tls.Cert, "xds-cert", "", "PEM file of the certificate shown to Envoys")
 	fs.StringVar(&o.tls.Key, "xds-key", "", "PEM file of its key")
 	fs.StringVar(&o.tls.Root, "xds-root-cert", "", "PEM file of the roots of Envoys' certificates, which they must show then")
+	fs.StringSliceVar(&o.envoys, "xds-envoy", nil, "DNS name or URI in the certificates of Envoys; more by repetition; none: whoever the roots signed")
 	fs.DurationVar(&o.interval, "interval", 250*time.Millisecond, "time between two looks at files and gateways")
 	fs.DurationVar(&o.timeout, "timeout", 2*time.Second, "what one look at a gateway may take")
 	fs.DurationVar(&o.batch, "batch", d.Batch, "how long a change waits for others")
@@ -122,6 +124,9 @@ func (o *options) plane(ctx context.Context, log *slog.Logger, metrics *stats.Re
 	if err := errors.Join(o.tls.Validate(), plane.Exposed(o.address, o.tls.Mutual)); err != nil {
 		return err
 	}
+	if len(o.envoys) > 0 && !o.tls.Mutual {
+		return errors.New("--xds-envoy needs --xds-root-cert, by which Envoys show certificates")
+	}
 	listeners, err := listen.Open(ctx, listen.Config{Address: o.address, Port: o.port, UnixSocket: o.socket})
 	if err != nil {
 		return err
@@ -132,7 +137,7 @@ func (o *options) plane(ctx context.Context, log *slog.Logger, metrics *stats.Re
 			return err
 		}
 	}
-	cfg := plane.Config{Fleet: fleet.Config{File: o.config, Interval: o.interval, Timeout: o.timeout}, Rollout: xds.DefaultRollout(), State: o.state}
+	cfg := plane.Config{Fleet: fleet.Config{File: o.config, Interval: o.interval, Timeout: o.timeout}, Rollout: xds.DefaultRollout(), State: o.state, Envoys: o.envoys}
 	cfg.Rollout.Batch, cfg.Rollout.Grace = o.batch, o.grace
 	p, err := plane.New(cfg, deps)
 	if err != nil {

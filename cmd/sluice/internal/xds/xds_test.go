@@ -109,6 +109,7 @@ func TestCommands(t *testing.T) {
 		{[]string{"bootstrap", "n1"}, "'n1' is not a flag"},
 		{[]string{"start"}, "'start' is neither a flag nor one of bootstrap, check"},
 		{[]string{"--interval=1s"}, "--config names the topology"},
+		{[]string{"--config", good, "--xds-envoy=envoy"}, "--xds-envoy needs --xds-root-cert"},
 		{[]string{"--config", good, "--xds-address=0.0.0.0"}, "needs --xds-cert, --xds-key and --xds-root-cert"},
 	} {
 		var out bytes.Buffer
