@@ -22,6 +22,8 @@ import (
 type XDSConfig struct {
 	Listen           // Allow: --xds-port was given
 	TLS     TLSFiles // Root: Envoys must show a certificate
+	Envoys  []string // names in the certificates of those that are served; empty: all
+	State   string   // a file for the targets of routes; "": none
 	File    string   // a topology; "": this gateway and Peers
 	Name    string   // of this gateway in the topology
 	Host    string   // where Envoys reach this gateway; "": its address, or loopback where that is every address
@@ -45,6 +47,9 @@ func (c *XDSConfig) Validate() error {
 		return nil
 	}
 	c.TLS.Mutual = c.TLS.Root != ""
+	if len(c.Envoys) > 0 && !c.TLS.Mutual {
+		return errors.New("--xds-envoy needs --xds-root-cert, by which Envoys show certificates")
+	}
 	return errors.Join(c.TLS.Validate(), plane.Exposed(c.Address, c.TLS.Mutual))
 }
 
@@ -75,7 +80,7 @@ func (g *Gateway) openXDS(ctx context.Context) error {
 			return fmt.Errorf("xds: %w", err)
 		}
 	}
-	conf := plane.Config{Rollout: c.Rollout, Fleet: fleet.Config{File: c.File, Interval: xdsInterval, Timeout: xdsTimeout,
+	conf := plane.Config{Rollout: c.Rollout, State: c.State, Envoys: c.Envoys, Fleet: fleet.Config{File: c.File, Interval: xdsInterval, Timeout: xdsTimeout,
 		Base: xds.Topology{Gateways: append([]xds.Gateway{g.itself()}, c.Peers...)}}}
 	if c.File == "" {
 		l := xds.DefaultListener()

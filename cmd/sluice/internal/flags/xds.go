@@ -29,6 +29,10 @@ func (s *Serve) xds() []flag {
 		{name: "xds-cert", arg: "string", help: "PEM file of the certificate shown to Envoys.", set: stringInto(&c.TLS.Cert)},
 		{name: "xds-key", arg: "string", help: "PEM file of its key.", set: stringInto(&c.TLS.Key)},
 		{name: "xds-root-cert", arg: "string", help: "PEM file of the roots of Envoys' certificates, which they must show then.", set: stringInto(&c.TLS.Root)},
+		{name: "xds-envoy", arg: "string", repeat: true, help: "DNS name or URI in the certificates of Envoys that are served; may be given several times. " +
+			"Without it: every one that the roots signed.", set: func(v string) error { c.Envoys = append(c.Envoys, v); return nil }},
+		{name: "xds-state", arg: "string", help: "File in which the targets of routes outlive this process, so that a switch goes on after a restart.",
+			set: stringInto(&c.State)},
 		{name: "xds-config", arg: "string", help: "Topology in YAML; read again when it changes. Without it: this gateway and its peers.",
 			set: stringInto(&c.File)},
 		{name: "xds-name", arg: "string", def: c.Name, help: "Name of this gateway in the topology.", set: stringInto(&c.Name)},
