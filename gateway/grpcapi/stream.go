@@ -90,12 +90,13 @@ func (s *Service) ModelStreamInfer(server inference.GRPCInferenceService_ModelSt
 // serve returns when the stream is over.
 func (st *inferStream) serve() error {
 	go st.read()
-	stop := st.s.stop
+	stop, gone := st.s.stop, st.ctx.Done()
 	for !st.over(stop == nil) {
 		select {
 		case <-st.news:
-		case <-st.ctx.Done():
+		case <-gone:
 			st.abandon()
+			gone = nil
 		case <-stop:
 			stop = nil
 		}
