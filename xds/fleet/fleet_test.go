@@ -220,19 +220,23 @@ func TestStates(t *testing.T) {
 	s.wants(t, "a false ?")
 }
 
+// swap gives a file another text at once.
+func swap(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file+".part", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(file+".part", file); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestFile changes the topology under a Fleet: gateways join and leave, a bad file
 // changes nothing.
 func TestFile(t *testing.T) {
 	a, b := newGateway(t), newGateway(t)
 	file := filepath.Join(t.TempDir(), "topology.yaml")
-	write := func(text string) {
-		if err := os.WriteFile(file+".part", []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(file+".part", file); err != nil {
-			t.Fatal(err)
-		}
-	}
+	write := func(text string) { swap(t, file, text) }
 	entry := func(name string, g *gateway) string {
 		return fmt.Sprintf("- {name: %s, http: %q}\n", name, g.address())
 	}
@@ -321,14 +325,7 @@ func TestFirst(t *testing.T) {
 func TestRefused(t *testing.T) {
 	a := newGateway(t)
 	file := filepath.Join(t.TempDir(), "topology.yaml")
-	write := func(text string) {
-		if err := os.WriteFile(file+".part", []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(file+".part", file); err != nil {
-			t.Fatal(err)
-		}
-	}
+	write := func(text string) { swap(t, file, text) }
 	one := fmt.Sprintf("gateways:\n- {name: a, http: %q}\n", a.address())
 	write(one)
 	s := begin(t, Config{File: file}, Deps{})
