@@ -120,7 +120,7 @@ func (c *conn) rousedLocked() bool {
 func (c *conn) trim(state uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.large && !c.closing && c.state.Load() == state {
+	if c.large && !c.closing && !c.pending && c.state.Load() == state { // pending: its memory is in use
 		c.large, c.trimming = false, true
 		c.deadline(past) // wakes its goroutine
 	}
