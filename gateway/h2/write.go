@@ -40,15 +40,15 @@ func (o *output) refer(b []byte) {
 // drop frees what will not be written, and makes o empty. It may be called with a lock
 // held.
 func (o *output) drop() {
-	if len(o.told) > 0 {
-		go tell(o.told)
-		o.told = nil
-	}
 	for i := range o.owned {
 		o.owned[i].Free()
 		o.owned[i] = nil
 	}
 	clear(o.pieces)
+	if len(o.told) > 0 { // now that nothing of them is looked at: they may be other calls at once
+		go tell(o.told)
+		o.told = nil
+	}
 	if cap(o.small) > maxKept {
 		o.small = nil
 	}
