@@ -290,7 +290,7 @@ func TestSmallMessagesPileUp(t *testing.T) {
 	})
 	c := hello(t, f)
 	c.headers(1, false, request(":path", "/test.Pile/Pile")...)
-	const messages = 200000
+	const messages = 50000 // few enough for a busy machine: a client waits five seconds for an answer
 	held := grown(func() {
 		var b []byte
 		for i := range messages {
@@ -309,9 +309,10 @@ func TestSmallMessagesPileUp(t *testing.T) {
 			t.Error(got)
 		}
 	})
-	if held > 16<<20 {
+	if held > 4<<20 {
 		t.Errorf("%d messages hold %d bytes", messages, held)
 	}
+	t.Logf("%d messages hold %d bytes", messages, held)
 	close(release)
 	if got := c.outcome(1); got != "0" {
 		t.Fatal(got)
