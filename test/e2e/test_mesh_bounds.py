@@ -128,3 +128,25 @@ def test_token(mesh, tmp_path):  # noqa: F811
     m.file.write_text("gatways: []")
     harness.wait_for(lambda: metrics()['sluice_config_reloads_total{config="topology",result="refused"}'] == "1", 10, "the refusal")
     assert keys["plane"] not in m.log("xds") + m.admin("/config_dump?include_eds")
+
+
+def test_retry_past_the_picker(mesh):  # noqa: F811
+    """A call that the picked gateway certainly did not begin is repeated elsewhere: the picker's word does not bind it to that one."""
+    with Faulty(lambda _: (503, [("x-sluice-reason", "not_ready")])) as half:
+        m = mesh(gateways=2, topology={"services": {"picker": {"timeout": "2s"}}, "upstream": {"errors_in_row": 1000}})
+        # it reports the load of an idle gateway, and takes no call
+        m.topology["gateways"][1]["http"] = half.address
+        m.write()
+        m.settled("http/default", 2)
+        harness.wait_for(lambda: half.address in m.hosts("http/default"), 10, "the gateway that takes no call")
+        m.settled("http/default", 2)
+
+        def attempts():
+            status, headers, _ = m.ask("/v2/models/identity_fp32/infer", BODY)
+            assert status == 200
+            return int(headers["x-envoy-attempt-count"])
+
+        harness.wait_for(lambda: attempts() == 2, 15, "a call that was picked for it")
+        assert {attempts() for _ in range(30)} <= {1, 2}
+        line = m.calls(least=1, where=lambda c: c.get("attempts") == 2)[-1]
+        assert line["picked"] == m.gateways[1].name and line["gateway"] == m.gateways[0].http, line
