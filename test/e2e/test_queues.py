@@ -121,7 +121,22 @@ def test_fairness_serves_low_levels(levels):
 
 
 def test_timeout_is_exact(levels):
-    """A request's own timeout shortens the model's; both are kept to a few milliseconds, though the instance is busy for 400."""
+    """A request's own timeout shortens the model's; both are kept to a few milliseconds, though the instance is busy for 400.
+    A machine that is busy itself gets three tries at being in time; none may ever end early."""
+    for rounds in (1, 2, 3):
+        waits = timeouts(levels)
+        assert set(waits) == {"own", "longer", "default"}
+        assert waits["own"] >= 0.05 and waits["longer"] >= 0.2 and waits["default"] >= 0.2, waits
+        if waits["own"] < 0.12 and waits["longer"] < 0.27 and waits["default"] < 0.27:
+            break
+    else:
+        pytest.fail(f"late three times: {waits}")
+    assert f'sluice_refusals_total{{model="override",reason="queue_timeout",version="1"}} {3 * rounds}' in levels.metrics_text()
+    assert int(counter(levels, "fail", "override")["count"]) == 3 * rounds
+
+
+def timeouts(levels):
+    """How long three requests waited until they were refused."""
     waits = {}
     with grpcclient.InferenceServerClient(levels.grpc) as c:
         tensor = grpcclient.InferInput("INPUT0", [1, 1], "INT32")
@@ -143,10 +158,7 @@ def test_timeout_is_exact(levels):
             threads[-1].start()
         for t in threads:
             t.join(20)
-    assert set(waits) == {"own", "longer", "default"}
-    assert 0.05 <= waits["own"] < 0.12 and 0.2 <= waits["longer"] < 0.27 and 0.2 <= waits["default"] < 0.27, waits
-    assert 'sluice_refusals_total{model="override",reason="queue_timeout",version="1"} 3' in levels.metrics_text()
-    assert int(counter(levels, "fail", "override")["count"]) == 3
+    return waits
 
 
 def test_priority_out_of_range(levels):
