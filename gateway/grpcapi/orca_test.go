@@ -142,6 +142,11 @@ func (*closedPipeline) Open(_ context.Context, env *infer.Envelope) (context.Con
 	return nil, infer.Errorf(infer.PermissionDenied, "%s is not for you", env.Action)
 }
 
+func (c *closedPipeline) OpenEarly(ctx context.Context, env *infer.Envelope) (wait func() error, err error) {
+	_, err = c.Open(ctx, env)
+	return nil, err
+}
+
 // The report is for who may read statistics.
 func TestLoadIsGuarded(t *testing.T) {
 	for _, carrier := range []Transport{TransportOwn, TransportLibrary} {

@@ -57,7 +57,7 @@ func start(t *testing.T, f *fake, c Config) *Server {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(t.Context()) }()
+	go func() { done <- s.Serve(context.WithoutCancel(t.Context())) }() // which ends before Cleanup; Shutdown waits for handlers
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
