@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -35,11 +36,23 @@ def wait_for(condition, seconds, what):
         time.sleep(0.01)
 
 
+HANDED_OUT = set()
+
+
 def free_port():
-    """A TCP port that was free a moment ago, for programs that can't choose one themselves."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A TCP port that was free a moment ago, for programs that can't choose one themselves: none that the system gives to
+    outgoing connections (Linux: from 32768 on), which would take it in between."""
+    while True:
+        port = random.randrange(20000, 32000)
+        if port in HANDED_OUT:
+            continue
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        HANDED_OUT.add(port)
+        return port
 
 
 def missing():

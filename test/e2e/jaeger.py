@@ -2,7 +2,6 @@
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import tempfile
 import urllib.error
@@ -69,10 +68,7 @@ class Trace:
 
 class Jaeger:
     def __init__(self):
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-        self.grpc, self.http, self.api = (f"127.0.0.1:{s.getsockname()[1]}" for s in sockets)
-        for s in sockets:
-            s.close()
+        self.grpc, self.http, self.api = (f"127.0.0.1:{harness.free_port()}" for _ in range(3))
         self.log = tempfile.TemporaryFile("w+")
         self.start()
 

