@@ -84,8 +84,8 @@ func (s *Service) ModelStatistics(ctx context.Context, r *inference.ModelStatist
 // RepositoryIndex lists the models and their states.
 func (s *Service) RepositoryIndex(ctx context.Context, r *inference.RepositoryIndexRequest) (*inference.RepositoryIndexResponse, error) {
 	return answer(ctx, s, "RepositoryIndex", infer.ActionModelRepository, "", "", func() (*inference.RepositoryIndexResponse, error) {
-		if r.RepositoryName != "" { // source of the text: the original over gRPC
-			return nil, infer.Errorf(infer.Unsupported, "'repository_name' specification is not supported")
+		if r.RepositoryName != "" {
+			return nil, errRepositoryName()
 		}
 		return s.control.Index(r.Ready)
 	})
