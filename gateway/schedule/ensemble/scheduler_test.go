@@ -96,12 +96,19 @@ func (s *fakeSteps) echo(req *infer.Request, more string) *infer.Response {
 type bench struct {
 	*Scheduler
 	steps *fakeSteps
+
+	mu    sync.Mutex // of what follows
 	spent infer.ComputeTimes
 	runs  int
 }
 
-func (b *bench) Executed(_, _ int, c infer.ComputeTimes) { b.spent, b.runs = c, b.runs+1 }
-func (b *bench) Queued(int)                              {}
+func (b *bench) Executed(_, _ int, c infer.ComputeTimes) {
+	b.mu.Lock()
+	b.spent, b.runs = c, b.runs+1
+	b.mu.Unlock()
+}
+
+func (b *bench) Queued(int) {}
 
 func newBench(t testing.TB, cfg Config, models map[string]model) *bench {
 	t.Helper()
