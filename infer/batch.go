@@ -34,6 +34,9 @@ type BatchInput struct {
 	// Segments are the rows in order of the requests. One segment is the rule: the
 	// batch stands contiguous in its slot. More are gathered by the worker.
 	Segments [][]byte
+	// Places are those of the segments, by index, where some lie in clients' memory; nil
+	// where none does. A segment whose place is not zero is nil.
+	Places []Place
 }
 
 // Layout says how the requests' own tensors lie in an input of a batch.

@@ -10,6 +10,17 @@ type Tensor struct {
 	Datatype Datatype
 	Shape    []int64
 	Data     []byte
+	// Place, where it is not zero, is where the tensor lies in a client's memory, and
+	// Data is nil.
+	Place Place
+}
+
+// Bytes counts the tensor's bytes, wherever they lie.
+func (t *Tensor) Bytes() int64 {
+	if !t.Place.IsZero() {
+		return t.Place.Size
+	}
+	return int64(len(t.Data))
 }
 
 // Kind is the type of a Value.
@@ -60,6 +71,9 @@ type RequestedOutput struct {
 	// of the tensor (classification extension).
 	Classification int64
 	Params         Params // others, for backends
+	// Place, where it is not zero, is where the worker writes the output in place of
+	// answering it; an output that is larger is an error of the request.
+	Place Place
 }
 
 // Correlation identifies a sequence; the zero value is none.
