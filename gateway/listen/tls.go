@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -30,84 +31,154 @@ func (t TLS) Validate() error {
 	return errors.Join(errs...)
 }
 
-// lookEvery is how often, at most, the files are looked at for news.
-const lookEvery = time.Second
-
-// Config reads the files, for a server that speaks protocols (ALPN). Files that change
-// are read again at a handshake that follows; while they can't be read the old ones
-// stay in use.
+// Config is Open's configuration, for who has nothing to say of later readings.
 func (t TLS) Config(protocols ...string) (*tls.Config, error) {
-	r := &reloader{files: t, protocols: protocols, now: time.Now}
-	stamp := r.stamp()
-	c, err := r.read()
+	c, err := t.Open(nil, protocols...)
 	if err != nil {
 		return nil, err
 	}
-	r.current, r.seen, r.looked = c, stamp, r.now()
-	outer := c.Clone()
-	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return r.get(), nil }
-	return outer, nil
+	return c.Config(), nil
 }
 
-// reloader keeps the configuration that the files give.
-type reloader struct {
+// Open reads the files, for a server that speaks protocols (ALPN). tell (nil: nobody)
+// hears of each later reading, with an error of one that failed; it is called by the
+// goroutines of handshakes and of Look, one at a time.
+func (t TLS) Open(tell func(err error), protocols ...string) (*Certificates, error) {
+	if tell == nil {
+		tell = func(error) {}
+	}
+	c := &Certificates{files: t, protocols: protocols, tell: tell, now: time.Now}
+	c.seen, c.looked = c.stamp(), c.now() // before the reading: what changes meanwhile is read again
+	var err error
+	if c.current, err = c.read(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// lookEvery is how often, at most, a handshake looks at the files for news.
+const lookEvery = time.Second
+
+// Certificates is the configuration that the files of a TLS give. Files that change are
+// read again at a handshake or a Look that follows; while they can't be read, or don't
+// fit one another, the old ones stay in use. It has no goroutine.
+type Certificates struct {
 	files     TLS
 	protocols []string
+	tell      func(error)
 	now       func() time.Time
+
+	telling sync.Mutex // around tell; taken before mu
 
 	mu      sync.Mutex
 	current *tls.Config
-	seen    [3]time.Time // modification times of what current was read from
+	seen    stamps // what current was read from
+	tried   stamps // what could not be read when it was looked at last
+	told    stamps // what somebody heard of that it can't be read
 	looked  time.Time
 }
 
-func (r *reloader) get() *tls.Config {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.now()
-	if now.Sub(r.looked) < lookEvery {
-		return r.current
-	}
-	r.looked = now
-	stamp := r.stamp()
-	if stamp == r.seen {
-		return r.current
-	}
-	if c, err := r.read(); err == nil { // half-written files are looked at again
-		r.current, r.seen = c, stamp
-	}
-	return r.current
+// stamps tell whether a file is another than it was: of the certificate, the key, the root.
+type stamps [3]stamp
+
+// stamp is of one file, behind all symbolic links; the zero value is of none.
+type stamp struct {
+	modified, changed int64 // Unix nanoseconds
+	size              int64
+	device, inode     uint64
 }
 
-func (r *reloader) stamp() (s [3]time.Time) {
-	for i, name := range []string{r.files.Cert, r.files.Key, r.files.Root} {
-		if info, err := os.Stat(name); err == nil {
-			s[i] = info.ModTime()
+// Config is the configuration of a server whose handshakes follow the files.
+func (c *Certificates) Config() *tls.Config {
+	c.mu.Lock()
+	outer := c.current.Clone()
+	c.mu.Unlock()
+	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.get(), nil }
+	return outer
+}
+
+// Look reads the files again if they changed, as a handshake does.
+func (c *Certificates) Look() { c.get() }
+
+func (c *Certificates) get() *tls.Config {
+	c.mu.Lock()
+	now := c.now()
+	if now.Sub(c.looked) < lookEvery {
+		defer c.mu.Unlock()
+		return c.current
+	}
+	c.looked = now
+	c.mu.Unlock()
+	return c.look()
+}
+
+// look reads what is new. Only what failed twice in the same state is told of: files
+// that are replaced one after the other don't fit one another in between.
+func (c *Certificates) look() *tls.Config {
+	c.telling.Lock()
+	defer c.telling.Unlock()
+	at := c.stamp()
+	c.mu.Lock()
+	if at == c.seen {
+		c.tried = stamps{}
+		defer c.mu.Unlock()
+		return c.current
+	}
+	c.mu.Unlock()
+	read, err := c.read()
+	c.mu.Lock()
+	news := false
+	switch {
+	case err == nil:
+		c.current, c.seen, c.tried, c.told, news = read, at, stamps{}, stamps{}, true
+	case at == c.tried && at != c.told:
+		c.told, news = at, true
+	}
+	if err != nil {
+		c.tried = at
+	}
+	current := c.current
+	c.mu.Unlock()
+	if news {
+		c.tell(err)
+	}
+	return current
+}
+
+func (c *Certificates) stamp() (s stamps) {
+	for i, name := range []string{c.files.Cert, c.files.Key, c.files.Root} {
+		info, err := os.Stat(name)
+		if err != nil {
+			continue // reading it says why
+		}
+		s[i] = stamp{modified: info.ModTime().UnixNano(), size: info.Size()}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			s[i].changed, s[i].device, s[i].inode = st.Ctim.Nano(), st.Dev, st.Ino
 		}
 	}
 	return s
 }
 
-func (r *reloader) read() (*tls.Config, error) {
-	pair, err := tls.LoadX509KeyPair(r.files.Cert, r.files.Key)
+func (c *Certificates) read() (*tls.Config, error) {
+	pair, err := tls.LoadX509KeyPair(c.files.Cert, c.files.Key)
 	if err != nil {
 		return nil, fmt.Errorf("TLS certificate: %w", err)
 	}
-	c := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: r.protocols}
-	if r.files.Root == "" {
-		return c, nil
+	conf := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: c.protocols}
+	if c.files.Root == "" {
+		return conf, nil
 	}
-	pem, err := os.ReadFile(r.files.Root)
+	pem, err := os.ReadFile(c.files.Root)
 	if err != nil {
 		return nil, fmt.Errorf("TLS root certificate: %w", err)
 	}
-	c.ClientCAs = x509.NewCertPool()
-	if !c.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("TLS root certificate: no certificate in %s", r.files.Root)
+	conf.ClientCAs = x509.NewCertPool()
+	if !conf.ClientCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("TLS root certificate: no certificate in %s", c.files.Root)
 	}
-	c.ClientAuth = tls.VerifyClientCertIfGiven // who shows one is known by it
-	if r.files.Mutual {
-		c.ClientAuth = tls.RequireAndVerifyClientCert
+	conf.ClientAuth = tls.VerifyClientCertIfGiven // who shows one is known by it
+	if c.files.Mutual {
+		conf.ClientAuth = tls.RequireAndVerifyClientCert
 	}
-	return c, nil
+	return conf, nil
 }
