@@ -1,51 +1,102 @@
 #!/usr/bin/env python3
-"""Reads `go test -json` and prints what a person wants of it: a line for each package while it goes on, the output of
-what failed, the reasons of what was skipped, and a sum at the end. Exits 1 when anything failed."""
+"""Reads `go test -json` and prints what a person wants of it: a line for each package while it goes on, then the reasons of
+what was skipped, what each failed test said, and a sum. Exits 1 when anything failed."""
 import collections
 import json
 import sys
 
+LINES = 120  # of one failure, its beginning and its end: a data race stands at the beginning, a panic's cause too
+ALL = 1500  # of all failures together
+
+
+def shortened(text, most):
+    lines = text.splitlines()
+    if len(lines) <= most:
+        return lines
+    head = most * 2 // 3
+    return [*lines[:head], f"    ... {len(lines) - most} lines left out ...", *lines[head - most:]]
+
+
+def tells(text):
+    """Whether a failure says more than that it is one: a test with failed subtests, or their package, says no more."""
+    return any(not x.lstrip().startswith(("=== ", "--- ", "FAIL", "PASS", "exit status")) for x in text.splitlines() if x.strip())
+
+
+class Report:
+    def __init__(self):
+        self.output = collections.defaultdict(list)
+        self.counts = collections.Counter()
+        self.failed, self.skipped, self.packages = [], [], set()
+
+    def read(self, event):
+        package = event.get("Package") or event.get("ImportPath", "")
+        test, action = event.get("Test", ""), event["Action"]
+        if action in ("output", "build-output"):
+            self.output[package, test].append(event["Output"])
+        elif test and action in ("pass", "fail", "skip"):
+            self.test(package, test, action)
+        elif action in ("pass", "fail", "skip", "build-fail"):
+            self.package(package, action, event)
+
+    def test(self, package, test, action):
+        text = "".join(self.output.pop((package, test), []))
+        if "/" not in test:
+            self.counts[action] += 1
+        if action == "fail":
+            self.fail(package, test, text)
+        elif action == "skip":
+            said = [x.strip() for x in text.splitlines() if not x.lstrip().startswith(("===", "---"))]
+            self.skipped.append(f"{short(package)} {test}: {' '.join(said)}")
+
+    def package(self, package, action, event):
+        # A package that did not end by itself leaves tests that neither passed nor failed: what they said is told too.
+        text = "".join(self.output.pop((package, ""), []))
+        for key in [k for k in self.output if k[0] == package]:
+            text = "".join(self.output.pop(key)) + text if action in ("fail", "build-fail") else text
+        if action in ("fail", "build-fail"):
+            self.fail(package, "", text)
+        if action != "build-fail":
+            self.packages.add(package)
+            print(f"{'FAIL' if action == 'fail' else 'ok  '} {short(package)}  {event.get('Elapsed', 0):.1f}s", flush=True)
+
+    def fail(self, package, test, text):
+        self.failed.append((f"{short(package)} {test}".strip(), text))
+        if test:
+            print(f"     {short(package)} {test} failed, see below", flush=True)
+
+    def end(self):
+        for s in self.skipped:
+            print("skipped:", s)
+        room = ALL
+        for name, text in self.failed:
+            if not tells(text):
+                continue
+            print(f"\n-- {name}")
+            lines = shortened(text, max(10, min(LINES, room)))
+            room -= len(lines)
+            print("\n".join(lines))
+        if self.failed:
+            print()
+        for name, _ in self.failed:
+            print("failed:", name)
+        print(f"go: {self.counts['pass']} tests passed, {self.counts['fail']} failed, {self.counts['skip']} skipped in {len(self.packages)} packages")
+
+
+def short(package):
+    return package.split("/", 3)[-1]
+
 
 def main():
-    output = collections.defaultdict(list)
-    counts = collections.Counter()
-    failed, skipped, names = [], [], set()
+    report = Report()
     for line in sys.stdin:
         try:
-            e = json.loads(line)
+            event = json.loads(line)
         except ValueError:
             print(line, end="", flush=True)
             continue
-        package = e.get("Package") or e.get("ImportPath", "")
-        test = e.get("Test", "")
-        action = e["Action"]
-        if action in ("output", "build-output"):
-            output[package, test].append(e["Output"])
-        elif test and action in ("pass", "fail", "skip"):
-            if "/" not in test:
-                counts[action] += 1
-            if action == "fail":
-                failed.append(f"{package} {test}")
-                print("".join(output[package, test]), end="", flush=True)
-            elif action == "skip":
-                text = [x.strip() for x in output[package, test] if not x.lstrip().startswith(("===", "---"))]
-                skipped.append(f"{package.split('/', 3)[-1]} {test}: {' '.join(text)}")
-            output.pop((package, test), None)
-        elif action in ("pass", "fail"):
-            if action == "fail":
-                failed.append(package)
-                print("".join(output[package, ""]), end="")
-            names.add(package)
-            print(f"{'ok  ' if action == 'pass' else 'FAIL'} {package.split('/', 3)[-1]}  {e.get('Elapsed', 0):.1f}s", flush=True)
-        elif action == "build-fail":
-            failed.append(package)
-            print("".join(output[package, ""]), end="", flush=True)
-    for s in skipped:
-        print("skipped:", s)
-    for f in failed:
-        print("failed:", f)
-    print(f"go: {counts['pass']} tests passed, {counts['fail']} failed, {counts['skip']} skipped in {len(names)} packages")
-    return 1 if failed else 0
+        report.read(event)
+    report.end()
+    return 1 if report.failed else 0
 
 
 if __name__ == "__main__":
