@@ -74,7 +74,7 @@ type RepositoryConfig struct {
 type Listen struct {
 	Allow   bool
 	Address string
-	Port    int    // 0: any free one
+	Port    int    // 0: any free one; -1: no TCP, only the Unix socket
 	Reuse   bool   // SO_REUSEPORT
 	Unix    string // path of a Unix socket as well; "": none
 	Forward string // headers that become parameters, a regular expression; "": none
@@ -168,6 +168,11 @@ func (c *Config) Validate() error {
 		}
 		if _, err := regexp.Compile(l.Forward); err != nil {
 			bad("--%s-header-forward-pattern: %w", name, err)
+		}
+	}
+	for name, l := range map[string]Listen{"http": c.HTTP.Listen, "grpc": c.GRPC.Listen, "metrics": c.Metrics.Listen} {
+		if l.Allow && l.Port < 0 && l.Unix == "" {
+			bad("--%s-port=-1 needs --%s-unix-socket: nothing would be listened on", name, name)
 		}
 	}
 	for name, t := range map[string]string{"http": c.HTTP.Transport, "grpc": c.GRPC.Transport} {

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/control"
 	"github.com/sluice-serve/sluice/gateway/grpcapi"
 	"github.com/sluice-serve/sluice/gateway/httpapi"
+	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/load"
 	"github.com/sluice-serve/sluice/gateway/logging"
 	"github.com/sluice-serve/sluice/gateway/memory"
@@ -60,7 +61,9 @@ type Gateway struct {
 	http    *httpapi.Server // nil: off
 	grpc    *grpcapi.Server // nil: off
 	load    load.Answers
-	metrics net.Listener // nil: off
+	metrics []net.Listener // TCP first; none: off
+	// secured are the certificates of all front ends that speak TLS.
+	secured []*listen.Certificates
 	xds     *plane.Plane // nil: off
 	xdsPort int
 }
@@ -208,14 +211,15 @@ func (g *Gateway) serve(serving context.Context, running *sync.WaitGroup, failed
 	if g.grpc != nil {
 		run("gRPC", g.grpc.Serve)
 	}
-	if g.metrics != nil {
-		run("metrics", func() error { return g.stats.Serve(serving, g.metrics) })
+	for _, l := range g.metrics {
+		run("metrics", func() error { return g.stats.Serve(serving, l) })
 	}
 	if g.xds != nil {
 		run("control plane", func() error { return g.xds.Run(serving) })
 	}
 	run("identity", func() error { return g.auth.Run(serving) })
 	running.Go(func() { g.watchWorkers(serving) })
+	running.Go(func() { g.watchCertificates(serving) })
 	running.Go(func() { g.models.Run(serving) })
 	if g.limits != nil {
 		running.Go(func() { g.limits.Run(serving) })
@@ -267,13 +271,16 @@ func (g *Gateway) start(ctx context.Context) error {
 func (g *Gateway) announce() {
 	p := g.ports()
 	for _, s := range []struct {
-		name    string
-		address string
-		port    int
-	}{{"HTTPService", g.cfg.HTTP.Address, p.HTTP}, {"GRPCInferenceService", g.cfg.GRPC.Address, p.GRPC},
-		{"Metrics Service", g.cfg.Metrics.Address, p.Metrics}} {
+		name string
+		at   *Listen
+		port int
+	}{{"HTTPService", &g.cfg.HTTP.Listen, p.HTTP}, {"GRPCInferenceService", &g.cfg.GRPC.Listen, p.GRPC},
+		{"Metrics Service", &g.cfg.Metrics.Listen, p.Metrics}} {
 		if s.port != 0 {
-			g.logger.Info("Started " + s.name + " at " + net.JoinHostPort(s.address, strconv.Itoa(s.port)))
+			g.logger.Info("Started " + s.name + " at " + net.JoinHostPort(s.at.Address, strconv.Itoa(s.port)))
+		}
+		if s.at.Allow && s.at.Unix != "" {
+			g.logger.Info("Started " + s.name + " at unix:" + s.at.Unix)
 		}
 	}
 }
@@ -358,8 +365,8 @@ func (g *Gateway) shutdown(ctx context.Context) error {
 // closeListeners closes what was never served.
 func (g *Gateway) closeListeners(ctx context.Context) error {
 	err := g.shutdown(ctx)
-	if g.metrics != nil {
-		err = errors.Join(err, g.metrics.Close())
+	for _, l := range g.metrics {
+		err = errors.Join(err, l.Close())
 	}
 	return err
 }

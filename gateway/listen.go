@@ -39,11 +39,9 @@ func (g *Gateway) listen(ctx context.Context) (err error) {
 		}
 	}
 	if m := &g.cfg.Metrics; m.Allow {
-		open, err := listen.Open(ctx, m.config())
-		if err != nil {
+		if g.metrics, err = listen.Open(ctx, m.config()); err != nil {
 			return fmt.Errorf("metrics: %w", err)
 		}
-		g.metrics = open[0]
 	}
 	return nil
 }
@@ -58,7 +56,11 @@ func (g *Gateway) newHTTP(ctx context.Context) (*httpapi.Server, error) {
 	}
 	sockets := c.config()
 	sockets.Count = &g.observer.connections.http
-	conf := httpapi.Config{Config: sockets, TLS: c.TLS, Transport: httpapi.Transport(c.Transport)}
+	secure, err := g.secure("http", c.TLS, "h2", "http/1.1")
+	if err != nil {
+		return nil, err
+	}
+	conf := httpapi.Config{Config: sockets, Secure: secure, Transport: httpapi.Transport(c.Transport)}
 	s := httpapi.NewServer(conf, api, g.logger)
 	return s, s.Listen(ctx)
 }
@@ -69,7 +71,11 @@ func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
 	conf.Config = c.config()
 	conf.Count = &g.observer.connections.grpc
 	conf.Forward, conf.StandardCodec = c.Forward, c.StandardCodec
-	conf.TLS, conf.Log = c.TLS, g.logger
+	secure, err := g.secure("grpc", c.TLS, "h2")
+	if err != nil {
+		return nil, err
+	}
+	conf.Secure, conf.Log = secure, g.logger
 	conf.Transport = grpcapi.Transport(c.Transport)
 	conf.Compression = c.Compression
 	conf.MaxMessage = min(math.MaxInt32, g.cfg.BodyLimit)
@@ -134,8 +140,8 @@ func (g *Gateway) ports() ports {
 	if g.grpc != nil {
 		p.GRPC = portOf(g.grpc.Addr())
 	}
-	if g.metrics != nil {
-		p.Metrics = portOf(g.metrics.Addr())
+	if len(g.metrics) > 0 {
+		p.Metrics = portOf(g.metrics[0].Addr())
 	}
 	return p
 }

@@ -72,13 +72,11 @@ func (g *Gateway) openXDS(ctx context.Context) error {
 	deps := plane.Deps{Log: g.logger, Listeners: listeners, Sources: map[string]fleet.Source{c.Name: &itself{g.control}},
 		Reloaded: g.stats.Reload("topology").Done}
 	deps.Register, deps.Watch = g.meshServices()
-	if c.TLS.Cert != "" {
-		if deps.TLS, err = c.TLS.Config("h2"); err != nil {
-			for _, l := range listeners {
-				err = errors.Join(err, l.Close())
-			}
-			return fmt.Errorf("xds: %w", err)
+	if deps.TLS, err = g.secure("xds", c.TLS, "h2"); err != nil {
+		for _, l := range listeners {
+			err = errors.Join(err, l.Close())
 		}
+		return err
 	}
 	conf := plane.Config{Rollout: c.Rollout, State: c.State, Envoys: c.Envoys, Fleet: fleet.Config{File: c.File, Interval: xdsInterval, Timeout: xdsTimeout,
 		Base: xds.Topology{Gateways: append([]xds.Gateway{g.itself()}, c.Peers...)}}}

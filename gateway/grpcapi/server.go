@@ -20,7 +20,8 @@ type Config struct {
 
 	listen.Config
 	Transport Transport
-	TLS       listen.TLS // the zero value is plain text
+	TLS       listen.TLS  // the zero value is plain text
+	Secure    *tls.Config // with "h2" in NextProtos, in the place of TLS; nil: its files are read
 
 	// Compression of responses: none, low, medium or high; "" is none. The level is the
 	// process's, see RegisterEncodings.
@@ -128,8 +129,8 @@ func NewServer(ctx context.Context, cfg Config, deps Deps) (*Server, error) {
 
 // tls reads the certificates; nil is plain text.
 func (c *Config) tls() (*tls.Config, error) {
-	if c.TLS.Cert == "" {
-		return nil, nil
+	if c.TLS.Cert == "" || c.Secure != nil {
+		return c.Secure, nil
 	}
 	t, err := c.TLS.Config("h2")
 	if err != nil {

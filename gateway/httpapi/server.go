@@ -20,6 +20,9 @@ import (
 type Config struct {
 	listen.Config            // MaxConnections' default is 16384
 	TLS           listen.TLS // with it HTTP/2 is negotiated by ALPN; the Unix socket speaks no TLS
+	// Secure, with "h2" and "http/1.1" in NextProtos, is in the place of TLS; nil: its files
+	// are read.
+	Secure *tls.Config
 
 	Transport         Transport
 	ReadHeaderTimeout time.Duration // for a request's headers; default 10 s
@@ -117,7 +120,7 @@ func NewServer(c Config, api *API, log *slog.Logger) *Server {
 
 // Listen opens the sockets. On an error none stays open.
 func (s *Server) Listen(ctx context.Context) error {
-	if s.config.TLS.Cert != "" {
+	if s.tls = s.config.Secure; s.tls == nil && s.config.TLS.Cert != "" {
 		t, err := s.config.TLS.Config("h2", "http/1.1")
 		if err != nil {
 			return fmt.Errorf("http: %w", err)

@@ -46,7 +46,7 @@ func TestFaults(t *testing.T) {
 		{[]string{"--http_port=1"}, "unknown flag --http_port; did you mean --http-port?"},
 		{[]string{"--http-port"}, "--http-port needs a value"},
 		{[]string{"--http-port=x"}, "--http-port: 'x' is not an integer"},
-		{[]string{"--http-port=70000"}, "70000 is not in [0, 65535]"},
+		{[]string{"--http-port=70000"}, "70000 is not in [-1, 65535]"},
 		{[]string{"--http-port=1", "--http-port=2"}, "--http-port is given more than once"},
 		{[]string{"--exit-on-error=maybe"}, "'maybe' is not a boolean"},
 		{[]string{"--rate-limit=on"}, "--rate-limit: 'on' is not one of off, execution_count"},

@@ -187,7 +187,7 @@ func listen(name string, l *gateway.Listen, port int) []flag {
 	return []flag{
 		{name: "allow-" + name, arg: "boolean", def: "true", help: "Serve " + display + ".", set: boolInto(&l.Allow)},
 		{name: name + "-address", arg: "string", def: l.Address, help: "Address to listen on.", set: stringInto(&l.Address)},
-		{name: name + "-port", arg: "integer", def: strconv.Itoa(port), help: "Port to listen on; 0 takes any free one.", set: intInto(&l.Port, 0, 65535)},
+		{name: name + "-port", arg: "integer", def: strconv.Itoa(port), help: "Port to listen on; 0 takes any free one, -1 none: only the Unix socket.", set: intInto(&l.Port, -1, 65535)},
 		{name: "reuse-" + name + "-port", arg: "boolean", def: "false", help: "Let several servers listen on the port.", set: boolInto(&l.Reuse)},
 		{name: name + "-unix-socket", arg: "string", help: "Listen on a Unix socket at this path as well.", set: stringInto(&l.Unix)},
 		{name: name + "-header-forward-pattern", arg: "string", help: "Headers whose names match this regular expression (RE2, anywhere in " +
@@ -241,7 +241,8 @@ func (s *Serve) metrics() []flag {
 		{name: "allow-gpu-metrics", arg: "boolean", def: "true", help: "Figures of GPUs among the metrics.", set: boolInto(&m.GPU)},
 		{name: "allow-cpu-metrics", arg: "boolean", def: "true", help: "Figures of the CPU among the metrics.", set: boolInto(&m.CPU)},
 		{name: "metrics-address", arg: "string", help: "Address to listen on; that of HTTP if not given.", set: stringInto(&m.Address)},
-		{name: "metrics-port", arg: "integer", def: "8002", help: "Port to listen on; 0 takes any free one.", set: intInto(&m.Port, 0, 65535)},
+		{name: "metrics-port", arg: "integer", def: "8002", help: "Port to listen on; 0 takes any free one, -1 none: only the Unix socket.", set: intInto(&m.Port, -1, 65535)},
+		{name: "metrics-unix-socket", arg: "string", help: "Listen on a Unix socket at this path as well.", set: stringInto(&m.Unix)},
 		{name: "metrics-interval-ms", arg: "float", def: "2000", help: "Milliseconds between readings of GPU figures.", set: func(v string) error {
 			ms, err := strconv.ParseFloat(v, 64)
 			if err != nil || ms < 1 || ms > 1e9 {
