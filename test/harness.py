@@ -37,13 +37,15 @@ def wait_for(condition, seconds, what):
 
 
 HANDED_OUT = set()
+# Where free_port looks, FROM-TO: test runs side by side (scripts/pytest.sh) each have their own.
+PORTS = range(*map(int, os.environ.get("SLUICE_TEST_PORTS", "20000-32000").split("-")))
 
 
 def free_port():
     """A TCP port that was free a moment ago, for programs that can't choose one themselves: none that the system gives to
     outgoing connections (Linux: from 32768 on), which would take it in between."""
     while True:
-        port = random.randrange(20000, 32000)
+        port = random.choice(PORTS)
         if port in HANDED_OUT:
             continue
         with socket.socket() as s:

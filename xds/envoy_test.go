@@ -52,7 +52,7 @@ func TestEnvoyTakesExamples(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
-			out, err := exec.CommandContext(ctx, envoyBinary, "--mode", "validate", "-c", file, "-l", "error", "--use-dynamic-base-id", "--concurrency", "1").CombinedOutput()
+			out, err := exec.CommandContext(ctx, envoyBinary, "--mode", "validate", "-c", file, "-l", "error", "--disable-hot-restart", "--concurrency", "1").CombinedOutput()
 			if err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}

@@ -132,7 +132,7 @@ class Mesh:
         admin.unlink(missing_ok=True)
         with open(self.path / "envoy.log", "a") as log:
             self.envoy = subprocess.Popen(
-                [str(ENVOY), "-c", str(bootstrap), "--concurrency", "1", "--use-dynamic-base-id", "--admin-address-path", str(admin),
+                [str(ENVOY), "-c", str(bootstrap), "--concurrency", "1", "--disable-hot-restart", "--admin-address-path", str(admin),
                  "-l", "warning", "--file-flush-interval-msec", "100", "--drain-time-s", "1", "--parent-shutdown-time-s", "2"],
                 stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         harness.wait_for(lambda: self.envoy.poll() is not None or admin.exists() and admin.stat().st_size, 20, "Envoy's admin port")
