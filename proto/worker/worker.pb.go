@@ -1371,6 +1371,422 @@ func (x *LoadedModel) GetExecutions() uint64 {
 	return 0
 }
 
+type OpenRegionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Slot          uint32                 `protobuf:"varint,1,opt,name=slot,proto3" json:"slot,omitempty"`                              // 1 to 65536, and free
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`                               // the client's name of it, for error texts
+	Offset        int64                  `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`                          // of the range in the memory
+	ByteSize      int64                  `protobuf:"varint,4,opt,name=byte_size,json=byteSize,proto3" json:"byte_size,omitempty"`      // of the range
+	Token         uint64                 `protobuf:"varint,5,opt,name=token,proto3" json:"token,omitempty"`                            // the number that the descriptor came with; 0: device memory
+	CudaHandle    []byte                 `protobuf:"bytes,6,opt,name=cuda_handle,json=cudaHandle,proto3" json:"cuda_handle,omitempty"` // cudaIpcMemHandle_t, 64 bytes
+	DeviceId      int32                  `protobuf:"varint,7,opt,name=device_id,json=deviceId,proto3" json:"device_id,omitempty"`      // CUDA ordinal of the host
+	Again         bool                   `protobuf:"varint,8,opt,name=again,proto3" json:"again,omitempty"`                            // another worker had it: memory that is smaller now is opened as truncated
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenRegionRequest) Reset() {
+	*x = OpenRegionRequest{}
+	mi := &file_proto_worker_worker_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenRegionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenRegionRequest) ProtoMessage() {}
+
+func (x *OpenRegionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenRegionRequest.ProtoReflect.Descriptor instead.
+func (*OpenRegionRequest) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *OpenRegionRequest) GetSlot() uint32 {
+	if x != nil {
+		return x.Slot
+	}
+	return 0
+}
+
+func (x *OpenRegionRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *OpenRegionRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *OpenRegionRequest) GetByteSize() int64 {
+	if x != nil {
+		return x.ByteSize
+	}
+	return 0
+}
+
+func (x *OpenRegionRequest) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *OpenRegionRequest) GetCudaHandle() []byte {
+	if x != nil {
+		return x.CudaHandle
+	}
+	return nil
+}
+
+func (x *OpenRegionRequest) GetDeviceId() int32 {
+	if x != nil {
+		return x.DeviceId
+	}
+	return 0
+}
+
+func (x *OpenRegionRequest) GetAgain() bool {
+	if x != nil {
+		return x.Again
+	}
+	return false
+}
+
+type OpenRegionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenRegionResponse) Reset() {
+	*x = OpenRegionResponse{}
+	mi := &file_proto_worker_worker_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenRegionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenRegionResponse) ProtoMessage() {}
+
+func (x *OpenRegionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenRegionResponse.ProtoReflect.Descriptor instead.
+func (*OpenRegionResponse) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{21}
+}
+
+type CloseRegionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Slot          uint32                 `protobuf:"varint,1,opt,name=slot,proto3" json:"slot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseRegionRequest) Reset() {
+	*x = CloseRegionRequest{}
+	mi := &file_proto_worker_worker_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseRegionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseRegionRequest) ProtoMessage() {}
+
+func (x *CloseRegionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseRegionRequest.ProtoReflect.Descriptor instead.
+func (*CloseRegionRequest) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *CloseRegionRequest) GetSlot() uint32 {
+	if x != nil {
+		return x.Slot
+	}
+	return 0
+}
+
+type CloseRegionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseRegionResponse) Reset() {
+	*x = CloseRegionResponse{}
+	mi := &file_proto_worker_worker_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseRegionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseRegionResponse) ProtoMessage() {}
+
+func (x *CloseRegionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseRegionResponse.ProtoReflect.Descriptor instead.
+func (*CloseRegionResponse) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{23}
+}
+
+type ReadRegionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Slot          uint32                 `protobuf:"varint,1,opt,name=slot,proto3" json:"slot,omitempty"`
+	Offset        int64                  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`                     // from the start of the range
+	ByteSize      int64                  `protobuf:"varint,3,opt,name=byte_size,json=byteSize,proto3" json:"byte_size,omitempty"` // at most 4 MiB
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadRegionRequest) Reset() {
+	*x = ReadRegionRequest{}
+	mi := &file_proto_worker_worker_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadRegionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadRegionRequest) ProtoMessage() {}
+
+func (x *ReadRegionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadRegionRequest.ProtoReflect.Descriptor instead.
+func (*ReadRegionRequest) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ReadRegionRequest) GetSlot() uint32 {
+	if x != nil {
+		return x.Slot
+	}
+	return 0
+}
+
+func (x *ReadRegionRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ReadRegionRequest) GetByteSize() int64 {
+	if x != nil {
+		return x.ByteSize
+	}
+	return 0
+}
+
+type ReadRegionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadRegionResponse) Reset() {
+	*x = ReadRegionResponse{}
+	mi := &file_proto_worker_worker_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadRegionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadRegionResponse) ProtoMessage() {}
+
+func (x *ReadRegionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadRegionResponse.ProtoReflect.Descriptor instead.
+func (*ReadRegionResponse) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ReadRegionResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type WriteRegionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Slot          uint32                 `protobuf:"varint,1,opt,name=slot,proto3" json:"slot,omitempty"`
+	Offset        int64                  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"` // at most 4 MiB
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteRegionRequest) Reset() {
+	*x = WriteRegionRequest{}
+	mi := &file_proto_worker_worker_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteRegionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteRegionRequest) ProtoMessage() {}
+
+func (x *WriteRegionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteRegionRequest.ProtoReflect.Descriptor instead.
+func (*WriteRegionRequest) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *WriteRegionRequest) GetSlot() uint32 {
+	if x != nil {
+		return x.Slot
+	}
+	return 0
+}
+
+func (x *WriteRegionRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *WriteRegionRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type WriteRegionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteRegionResponse) Reset() {
+	*x = WriteRegionResponse{}
+	mi := &file_proto_worker_worker_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteRegionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteRegionResponse) ProtoMessage() {}
+
+func (x *WriteRegionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteRegionResponse.ProtoReflect.Descriptor instead.
+func (*WriteRegionResponse) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{27}
+}
+
 var File_proto_worker_worker_proto protoreflect.FileDescriptor
 
 const file_proto_worker_worker_proto_rawDesc = "" +
@@ -1483,13 +1899,44 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\x03R\aversion\x12\x1e\n" +
 	"\n" +
 	"executions\x18\x04 \x01(\x04R\n" +
-	"executions2\xd9\x03\n" +
+	"executions\"\xda\x01\n" +
+	"\x11OpenRegionRequest\x12\x12\n" +
+	"\x04slot\x18\x01 \x01(\rR\x04slot\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x1b\n" +
+	"\tbyte_size\x18\x04 \x01(\x03R\bbyteSize\x12\x14\n" +
+	"\x05token\x18\x05 \x01(\x04R\x05token\x12\x1f\n" +
+	"\vcuda_handle\x18\x06 \x01(\fR\n" +
+	"cudaHandle\x12\x1b\n" +
+	"\tdevice_id\x18\a \x01(\x05R\bdeviceId\x12\x14\n" +
+	"\x05again\x18\b \x01(\bR\x05again\"\x14\n" +
+	"\x12OpenRegionResponse\"(\n" +
+	"\x12CloseRegionRequest\x12\x12\n" +
+	"\x04slot\x18\x01 \x01(\rR\x04slot\"\x15\n" +
+	"\x13CloseRegionResponse\"\\\n" +
+	"\x11ReadRegionRequest\x12\x12\n" +
+	"\x04slot\x18\x01 \x01(\rR\x04slot\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x1b\n" +
+	"\tbyte_size\x18\x03 \x01(\x03R\bbyteSize\"(\n" +
+	"\x12ReadRegionResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"T\n" +
+	"\x12WriteRegionRequest\x12\x12\n" +
+	"\x04slot\x18\x01 \x01(\rR\x04slot\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\x15\n" +
+	"\x13WriteRegionResponse2\xc3\x06\n" +
 	"\x06Worker\x12H\n" +
 	"\x05Hello\x12\x1e.sluice.worker.v1.HelloRequest\x1a\x1f.sluice.worker.v1.HelloResponse\x12Q\n" +
 	"\bDescribe\x12!.sluice.worker.v1.DescribeRequest\x1a\".sluice.worker.v1.DescribeResponse\x12E\n" +
 	"\x04Load\x12\x1d.sluice.worker.v1.LoadRequest\x1a\x1e.sluice.worker.v1.LoadResponse\x12K\n" +
 	"\x06Unload\x12\x1f.sluice.worker.v1.UnloadRequest\x1a .sluice.worker.v1.UnloadResponse\x12R\n" +
-	"\aExecute\x12 .sluice.worker.v1.ExecuteRequest\x1a!.sluice.worker.v1.ExecuteResponse(\x010\x01\x12J\n" +
+	"\aExecute\x12 .sluice.worker.v1.ExecuteRequest\x1a!.sluice.worker.v1.ExecuteResponse(\x010\x01\x12W\n" +
+	"\n" +
+	"OpenRegion\x12#.sluice.worker.v1.OpenRegionRequest\x1a$.sluice.worker.v1.OpenRegionResponse\x12Z\n" +
+	"\vCloseRegion\x12$.sluice.worker.v1.CloseRegionRequest\x1a%.sluice.worker.v1.CloseRegionResponse\x12W\n" +
+	"\n" +
+	"ReadRegion\x12#.sluice.worker.v1.ReadRegionRequest\x1a$.sluice.worker.v1.ReadRegionResponse\x12Z\n" +
+	"\vWriteRegion\x12$.sluice.worker.v1.WriteRegionRequest\x1a%.sluice.worker.v1.WriteRegionResponse\x12J\n" +
 	"\x05Watch\x12\x1e.sluice.worker.v1.WatchRequest\x1a\x1f.sluice.worker.v1.WatchResponse0\x01B-Z+github.com/sluice-serve/sluice/proto/workerb\x06proto3"
 
 var (
@@ -1505,7 +1952,7 @@ func file_proto_worker_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_worker_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_proto_worker_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_proto_worker_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_proto_worker_worker_proto_goTypes = []any{
 	(Device_Kind)(0),                // 0: sluice.worker.v1.Device.Kind
 	(*HelloRequest)(nil),            // 1: sluice.worker.v1.HelloRequest
@@ -1528,22 +1975,30 @@ var file_proto_worker_worker_proto_goTypes = []any{
 	(*WatchResponse)(nil),           // 18: sluice.worker.v1.WatchResponse
 	(*DeviceState)(nil),             // 19: sluice.worker.v1.DeviceState
 	(*LoadedModel)(nil),             // 20: sluice.worker.v1.LoadedModel
-	nil,                             // 21: sluice.worker.v1.BackendOptions.OptionsEntry
-	(*modelconfig.ModelConfig)(nil), // 22: inference.ModelConfig
-	(modelconfig.DataType)(0),       // 23: inference.DataType
+	(*OpenRegionRequest)(nil),       // 21: sluice.worker.v1.OpenRegionRequest
+	(*OpenRegionResponse)(nil),      // 22: sluice.worker.v1.OpenRegionResponse
+	(*CloseRegionRequest)(nil),      // 23: sluice.worker.v1.CloseRegionRequest
+	(*CloseRegionResponse)(nil),     // 24: sluice.worker.v1.CloseRegionResponse
+	(*ReadRegionRequest)(nil),       // 25: sluice.worker.v1.ReadRegionRequest
+	(*ReadRegionResponse)(nil),      // 26: sluice.worker.v1.ReadRegionResponse
+	(*WriteRegionRequest)(nil),      // 27: sluice.worker.v1.WriteRegionRequest
+	(*WriteRegionResponse)(nil),     // 28: sluice.worker.v1.WriteRegionResponse
+	nil,                             // 29: sluice.worker.v1.BackendOptions.OptionsEntry
+	(*modelconfig.ModelConfig)(nil), // 30: inference.ModelConfig
+	(modelconfig.DataType)(0),       // 31: inference.DataType
 }
 var file_proto_worker_worker_proto_depIdxs = []int32{
 	3,  // 0: sluice.worker.v1.HelloResponse.backends:type_name -> sluice.worker.v1.Backend
 	4,  // 1: sluice.worker.v1.HelloResponse.devices:type_name -> sluice.worker.v1.Device
 	0,  // 2: sluice.worker.v1.Device.kind:type_name -> sluice.worker.v1.Device.Kind
-	21, // 3: sluice.worker.v1.BackendOptions.options:type_name -> sluice.worker.v1.BackendOptions.OptionsEntry
-	22, // 4: sluice.worker.v1.DescribeRequest.config:type_name -> inference.ModelConfig
+	29, // 3: sluice.worker.v1.BackendOptions.options:type_name -> sluice.worker.v1.BackendOptions.OptionsEntry
+	30, // 4: sluice.worker.v1.DescribeRequest.config:type_name -> inference.ModelConfig
 	5,  // 5: sluice.worker.v1.DescribeRequest.options:type_name -> sluice.worker.v1.BackendOptions
 	8,  // 6: sluice.worker.v1.DescribeResponse.inputs:type_name -> sluice.worker.v1.TensorInfo
 	8,  // 7: sluice.worker.v1.DescribeResponse.outputs:type_name -> sluice.worker.v1.TensorInfo
-	23, // 8: sluice.worker.v1.TensorInfo.data_type:type_name -> inference.DataType
+	31, // 8: sluice.worker.v1.TensorInfo.data_type:type_name -> inference.DataType
 	0,  // 9: sluice.worker.v1.InstanceSpec.kind:type_name -> sluice.worker.v1.Device.Kind
-	22, // 10: sluice.worker.v1.LoadRequest.config:type_name -> inference.ModelConfig
+	30, // 10: sluice.worker.v1.LoadRequest.config:type_name -> inference.ModelConfig
 	5,  // 11: sluice.worker.v1.LoadRequest.options:type_name -> sluice.worker.v1.BackendOptions
 	9,  // 12: sluice.worker.v1.LoadRequest.instances:type_name -> sluice.worker.v1.InstanceSpec
 	12, // 13: sluice.worker.v1.LoadResponse.memory:type_name -> sluice.worker.v1.MemoryUsage
@@ -1555,15 +2010,23 @@ var file_proto_worker_worker_proto_depIdxs = []int32{
 	10, // 19: sluice.worker.v1.Worker.Load:input_type -> sluice.worker.v1.LoadRequest
 	13, // 20: sluice.worker.v1.Worker.Unload:input_type -> sluice.worker.v1.UnloadRequest
 	15, // 21: sluice.worker.v1.Worker.Execute:input_type -> sluice.worker.v1.ExecuteRequest
-	17, // 22: sluice.worker.v1.Worker.Watch:input_type -> sluice.worker.v1.WatchRequest
-	2,  // 23: sluice.worker.v1.Worker.Hello:output_type -> sluice.worker.v1.HelloResponse
-	7,  // 24: sluice.worker.v1.Worker.Describe:output_type -> sluice.worker.v1.DescribeResponse
-	11, // 25: sluice.worker.v1.Worker.Load:output_type -> sluice.worker.v1.LoadResponse
-	14, // 26: sluice.worker.v1.Worker.Unload:output_type -> sluice.worker.v1.UnloadResponse
-	16, // 27: sluice.worker.v1.Worker.Execute:output_type -> sluice.worker.v1.ExecuteResponse
-	18, // 28: sluice.worker.v1.Worker.Watch:output_type -> sluice.worker.v1.WatchResponse
-	23, // [23:29] is the sub-list for method output_type
-	17, // [17:23] is the sub-list for method input_type
+	21, // 22: sluice.worker.v1.Worker.OpenRegion:input_type -> sluice.worker.v1.OpenRegionRequest
+	23, // 23: sluice.worker.v1.Worker.CloseRegion:input_type -> sluice.worker.v1.CloseRegionRequest
+	25, // 24: sluice.worker.v1.Worker.ReadRegion:input_type -> sluice.worker.v1.ReadRegionRequest
+	27, // 25: sluice.worker.v1.Worker.WriteRegion:input_type -> sluice.worker.v1.WriteRegionRequest
+	17, // 26: sluice.worker.v1.Worker.Watch:input_type -> sluice.worker.v1.WatchRequest
+	2,  // 27: sluice.worker.v1.Worker.Hello:output_type -> sluice.worker.v1.HelloResponse
+	7,  // 28: sluice.worker.v1.Worker.Describe:output_type -> sluice.worker.v1.DescribeResponse
+	11, // 29: sluice.worker.v1.Worker.Load:output_type -> sluice.worker.v1.LoadResponse
+	14, // 30: sluice.worker.v1.Worker.Unload:output_type -> sluice.worker.v1.UnloadResponse
+	16, // 31: sluice.worker.v1.Worker.Execute:output_type -> sluice.worker.v1.ExecuteResponse
+	22, // 32: sluice.worker.v1.Worker.OpenRegion:output_type -> sluice.worker.v1.OpenRegionResponse
+	24, // 33: sluice.worker.v1.Worker.CloseRegion:output_type -> sluice.worker.v1.CloseRegionResponse
+	26, // 34: sluice.worker.v1.Worker.ReadRegion:output_type -> sluice.worker.v1.ReadRegionResponse
+	28, // 35: sluice.worker.v1.Worker.WriteRegion:output_type -> sluice.worker.v1.WriteRegionResponse
+	18, // 36: sluice.worker.v1.Worker.Watch:output_type -> sluice.worker.v1.WatchResponse
+	27, // [27:37] is the sub-list for method output_type
+	17, // [17:27] is the sub-list for method input_type
 	17, // [17:17] is the sub-list for extension type_name
 	17, // [17:17] is the sub-list for extension extendee
 	0,  // [0:17] is the sub-list for field type_name
@@ -1580,7 +2043,7 @@ func file_proto_worker_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_worker_worker_proto_rawDesc), len(file_proto_worker_worker_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   21,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,12 +24,16 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Worker_Hello_FullMethodName    = "/sluice.worker.v1.Worker/Hello"
-	Worker_Describe_FullMethodName = "/sluice.worker.v1.Worker/Describe"
-	Worker_Load_FullMethodName     = "/sluice.worker.v1.Worker/Load"
-	Worker_Unload_FullMethodName   = "/sluice.worker.v1.Worker/Unload"
-	Worker_Execute_FullMethodName  = "/sluice.worker.v1.Worker/Execute"
-	Worker_Watch_FullMethodName    = "/sluice.worker.v1.Worker/Watch"
+	Worker_Hello_FullMethodName       = "/sluice.worker.v1.Worker/Hello"
+	Worker_Describe_FullMethodName    = "/sluice.worker.v1.Worker/Describe"
+	Worker_Load_FullMethodName        = "/sluice.worker.v1.Worker/Load"
+	Worker_Unload_FullMethodName      = "/sluice.worker.v1.Worker/Unload"
+	Worker_Execute_FullMethodName     = "/sluice.worker.v1.Worker/Execute"
+	Worker_OpenRegion_FullMethodName  = "/sluice.worker.v1.Worker/OpenRegion"
+	Worker_CloseRegion_FullMethodName = "/sluice.worker.v1.Worker/CloseRegion"
+	Worker_ReadRegion_FullMethodName  = "/sluice.worker.v1.Worker/ReadRegion"
+	Worker_WriteRegion_FullMethodName = "/sluice.worker.v1.Worker/WriteRegion"
+	Worker_Watch_FullMethodName       = "/sluice.worker.v1.Worker/Watch"
 )
 
 // WorkerClient is the client API for Worker service.
@@ -49,6 +53,16 @@ type WorkerClient interface {
 	Unload(ctx context.Context, in *UnloadRequest, opts ...grpc.CallOption) (*UnloadResponse, error)
 	// Execute carries batches and their results where no memory is shared.
 	Execute(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExecuteRequest, ExecuteResponse], error)
+	// OpenRegion maps a client's memory, so that batches of this connection may name its
+	// slot. The descriptor comes first, over the socket of regions (package workers/shm).
+	OpenRegion(ctx context.Context, in *OpenRegionRequest, opts ...grpc.CallOption) (*OpenRegionResponse, error)
+	// CloseRegion forgets a slot; it answers when the memory is unmapped. Batches that use
+	// it finish first.
+	CloseRegion(ctx context.Context, in *CloseRegionRequest, opts ...grpc.CallOption) (*CloseRegionResponse, error)
+	// ReadRegion copies a part of a region, for who can't execute where it lies.
+	ReadRegion(ctx context.Context, in *ReadRegionRequest, opts ...grpc.CallOption) (*ReadRegionResponse, error)
+	// WriteRegion copies into a region.
+	WriteRegion(ctx context.Context, in *WriteRegionRequest, opts ...grpc.CallOption) (*WriteRegionResponse, error)
 	// Watch reports the worker's state at once and then at every interval.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 }
@@ -114,6 +128,46 @@ func (c *workerClient) Execute(ctx context.Context, opts ...grpc.CallOption) (gr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Worker_ExecuteClient = grpc.BidiStreamingClient[ExecuteRequest, ExecuteResponse]
 
+func (c *workerClient) OpenRegion(ctx context.Context, in *OpenRegionRequest, opts ...grpc.CallOption) (*OpenRegionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(OpenRegionResponse)
+	err := c.cc.Invoke(ctx, Worker_OpenRegion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *workerClient) CloseRegion(ctx context.Context, in *CloseRegionRequest, opts ...grpc.CallOption) (*CloseRegionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CloseRegionResponse)
+	err := c.cc.Invoke(ctx, Worker_CloseRegion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *workerClient) ReadRegion(ctx context.Context, in *ReadRegionRequest, opts ...grpc.CallOption) (*ReadRegionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadRegionResponse)
+	err := c.cc.Invoke(ctx, Worker_ReadRegion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *workerClient) WriteRegion(ctx context.Context, in *WriteRegionRequest, opts ...grpc.CallOption) (*WriteRegionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WriteRegionResponse)
+	err := c.cc.Invoke(ctx, Worker_WriteRegion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *workerClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Worker_ServiceDesc.Streams[1], Worker_Watch_FullMethodName, cOpts...)
@@ -150,6 +204,16 @@ type WorkerServer interface {
 	Unload(context.Context, *UnloadRequest) (*UnloadResponse, error)
 	// Execute carries batches and their results where no memory is shared.
 	Execute(grpc.BidiStreamingServer[ExecuteRequest, ExecuteResponse]) error
+	// OpenRegion maps a client's memory, so that batches of this connection may name its
+	// slot. The descriptor comes first, over the socket of regions (package workers/shm).
+	OpenRegion(context.Context, *OpenRegionRequest) (*OpenRegionResponse, error)
+	// CloseRegion forgets a slot; it answers when the memory is unmapped. Batches that use
+	// it finish first.
+	CloseRegion(context.Context, *CloseRegionRequest) (*CloseRegionResponse, error)
+	// ReadRegion copies a part of a region, for who can't execute where it lies.
+	ReadRegion(context.Context, *ReadRegionRequest) (*ReadRegionResponse, error)
+	// WriteRegion copies into a region.
+	WriteRegion(context.Context, *WriteRegionRequest) (*WriteRegionResponse, error)
 	// Watch reports the worker's state at once and then at every interval.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	mustEmbedUnimplementedWorkerServer()
@@ -176,6 +240,18 @@ func (UnimplementedWorkerServer) Unload(context.Context, *UnloadRequest) (*Unloa
 }
 func (UnimplementedWorkerServer) Execute(grpc.BidiStreamingServer[ExecuteRequest, ExecuteResponse]) error {
 	return status.Error(codes.Unimplemented, "method Execute not implemented")
+}
+func (UnimplementedWorkerServer) OpenRegion(context.Context, *OpenRegionRequest) (*OpenRegionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method OpenRegion not implemented")
+}
+func (UnimplementedWorkerServer) CloseRegion(context.Context, *CloseRegionRequest) (*CloseRegionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CloseRegion not implemented")
+}
+func (UnimplementedWorkerServer) ReadRegion(context.Context, *ReadRegionRequest) (*ReadRegionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadRegion not implemented")
+}
+func (UnimplementedWorkerServer) WriteRegion(context.Context, *WriteRegionRequest) (*WriteRegionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method WriteRegion not implemented")
 }
 func (UnimplementedWorkerServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
@@ -280,6 +356,78 @@ func _Worker_Execute_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Worker_ExecuteServer = grpc.BidiStreamingServer[ExecuteRequest, ExecuteResponse]
 
+func _Worker_OpenRegion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(OpenRegionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkerServer).OpenRegion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Worker_OpenRegion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkerServer).OpenRegion(ctx, req.(*OpenRegionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Worker_CloseRegion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CloseRegionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkerServer).CloseRegion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Worker_CloseRegion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkerServer).CloseRegion(ctx, req.(*CloseRegionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Worker_ReadRegion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadRegionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkerServer).ReadRegion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Worker_ReadRegion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkerServer).ReadRegion(ctx, req.(*ReadRegionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Worker_WriteRegion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WriteRegionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkerServer).WriteRegion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Worker_WriteRegion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkerServer).WriteRegion(ctx, req.(*WriteRegionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Worker_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -313,6 +461,22 @@ var Worker_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Unload",
 			Handler:    _Worker_Unload_Handler,
+		},
+		{
+			MethodName: "OpenRegion",
+			Handler:    _Worker_OpenRegion_Handler,
+		},
+		{
+			MethodName: "CloseRegion",
+			Handler:    _Worker_CloseRegion_Handler,
+		},
+		{
+			MethodName: "ReadRegion",
+			Handler:    _Worker_ReadRegion_Handler,
+		},
+		{
+			MethodName: "WriteRegion",
+			Handler:    _Worker_WriteRegion_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

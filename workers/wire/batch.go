@@ -64,14 +64,18 @@ func appendRequest(dst []byte, q *Request) []byte {
 	dst = le.AppendUint32(dst, q.Cancel)
 	dst = appendBool(dst, q.Start)
 	dst = appendBool(dst, q.End)
-	dst = append(dst, 0, 0)
+	placed := len(q.Places) > 0
+	dst = append(appendBool(dst, placed), 0)
 	dst = le.AppendUint32(dst, uint32(len(q.Params)))
 	dst = le.AppendUint32(dst, uint32(len(q.Outputs)))
 	dst = appendString(dst, q.ID)
 	dst = appendString(dst, q.Correlation.Str)
 	dst = appendParams(dst, q.Params)
-	for _, name := range q.Outputs {
+	for i, name := range q.Outputs {
 		dst = appendString(dst, name)
+		if placed {
+			dst = appendSegment(dst, q.Places[i])
+		}
 	}
 	return dst
 }
@@ -177,16 +181,31 @@ func (r *reader) request(q *Request, requests int) {
 		r.fail("cancel flag %d of %d", q.Cancel, requests)
 	}
 	q.Start, q.End = r.bool(), r.bool()
-	r.bytes(2)
+	placed := r.bool()
+	r.bytes(1)
 	params := r.count("parameters", minParam)
 	outputs := r.count("outputs", minString)
 	r.string(&q.ID)
 	r.string(&q.Correlation.Str)
 	q.Params = r.params(q.Params, r.left(params, minParam))
 	q.Outputs = resize(q.Outputs, r.left(outputs, minString))
+	q.Places = q.Places[:0]
 	for i := range q.Outputs {
 		r.string(&q.Outputs[i])
+		if placed {
+			q.Places = append(q.Places, r.destination())
+		}
 	}
+}
+
+// destination reads where an output goes: into a region, or nowhere.
+func (r *reader) destination() Segment {
+	s := r.segment()
+	if _, _, ok := s.Region(); !ok && s != (Segment{}) {
+		r.fail("a destination of %d bytes at %d", s.Length, s.Offset)
+		return Segment{}
+	}
+	return s
 }
 
 // left looks again at a count whose elements do not stand right behind it.

@@ -153,6 +153,7 @@ func TestDecodeRefuses(t *testing.T) {
 func FuzzDecodeBatch(f *testing.F) {
 	f.Add(AppendBatch(nil, sampleBatch()))
 	f.Add(AppendBatch(nil, raggedBatch()))
+	f.Add(AppendBatch(nil, placedBatch()))
 	f.Add(AppendBatch(nil, &Batch{}))
 	f.Add([]byte{version, kindBatch})
 	f.Fuzz(func(t *testing.T, src []byte) {

@@ -13,6 +13,31 @@ type Segment struct {
 // InAnswers marks the Offset of a segment in the response arena. No arena is that large.
 const InAnswers = int64(1) << 62
 
+// A segment in a region of a client's memory has inRegion added to its Offset, and above
+// the offset in the region its slot. No arena is that large.
+const (
+	inRegion   = int64(1) << 61
+	regionBits = 41 // infer.MaxRegionSize is within them
+	slotMask   = 1<<20 - 1
+)
+
+// Elsewhere is the slot of a destination in a region that the worker does not have: it
+// answers the tensor in place of writing it, if there is room for it. No region has it.
+const Elsewhere = slotMask
+
+// InRegion is the segment of n bytes at off in the region of a slot.
+func InRegion(slot uint32, off, n int64) Segment {
+	return Segment{Offset: inRegion | int64(slot&slotMask)<<regionBits | off&(1<<regionBits-1), Length: n}
+}
+
+// Region is where the segment lies if that is in a region: its slot, and the offset in it.
+func (s Segment) Region() (slot uint32, off int64, ok bool) {
+	if s.Offset&(inRegion|InAnswers) != inRegion {
+		return 0, 0, false
+	}
+	return uint32(s.Offset >> regionBits & slotMask), s.Offset & (1<<regionBits - 1), true
+}
+
 // Batch is an execution order for one instance.
 type Batch struct {
 	ID uint64
@@ -24,10 +49,13 @@ type Batch struct {
 
 // Request is what a backend may know of one request of a batch.
 type Request struct {
-	ID          string
-	Rows        int
-	Params      infer.Params
-	Outputs     []string // names asked for; empty: all
+	ID      string
+	Rows    int
+	Params  infer.Params
+	Outputs []string // names asked for; empty: all
+	// Places are where outputs go, by index of Outputs: segments in regions whose Length is
+	// the room there is; the zero Segment: the output is answered. Empty: all are.
+	Places      []Segment
 	Correlation infer.Correlation
 	Start, End  bool   // of its sequence
 	Cancel      uint32 // index of its cancel flag in the batch's flag bytes
@@ -56,7 +84,7 @@ type Result struct {
 	Compute   infer.ComputeTimes
 }
 
-// Output is one tensor in the response arena.
+// Output is one tensor in the response arena, or in the region where its request wanted it.
 type Output struct {
 	Name     string
 	Datatype infer.Datatype
