@@ -30,14 +30,8 @@ build: runtime headers ## bin/sluice (static) and bin/sluice-worker (cgo, ONNX R
 	@CGO_ENABLED=1 CGO_CFLAGS="$$(scripts/cflags.sh)" go build -trimpath -ldflags='-s -w' $(TAGS) -o bin/sluice-worker ./cmd/sluice-worker
 	@ln -sfn ../.cache/onnxruntime/lib bin/lib
 
-test: fmt-check vet lint generate-check build models venv-test analyzer redis jaeger envoy prometheus ## all that CI runs: format, vet, lint, race, fuzz, clients, faults
-	@echo "== go test -race"
-	@CGO_ENABLED=1 CGO_CFLAGS="$$(scripts/cflags.sh)" go test $(TAGS) -race -timeout 300s -json ./... | $(PYTHON) scripts/gotest.py
-	@echo "== fuzz, 3 s each"
-	@scripts/fuzz.sh 3
-	@go build -o bin/loadgen ./bench/loadgen
-	@echo "== clients and faults against the built binaries (test/conformance, test/e2e)"
-	@$(VENV) -m pytest -q -rs --tb=short -p no:cacheprovider -o tmp_path_retention_policy=failed test/conformance test/e2e test/deploy
+test: ## all that CI runs: format, vet, lint, race, fuzz, clients, faults
+	@scripts/test.sh
 
 bench: build venv-test peer ## sluice, the original and bare ONNX Runtime, side by side (ARGS=--quick)
 	@$(VENV) scripts/make_models.py bench .cache/bench-models
@@ -61,10 +55,12 @@ vet: headers runtime ## go vet
 	@echo "== go vet"
 	@CGO_CFLAGS="$$(scripts/cflags.sh)" go vet $(TAGS) ./...
 
-lint: ## layout, comments, sizes (test/arch); Python and shell syntax
+lint: syntax ## layout, comments, sizes (test/arch); Python and shell syntax
 	@echo "== lint"
 	@go test -count=1 ./test/arch >/dev/null || go test -count=1 ./test/arch
-	@for f in $$(git ls-files -co --exclude-standard -- '*.py'); do $(PYTHON) -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' "$$f"; done
+
+syntax:
+	@git ls-files -co --exclude-standard -- '*.py' | $(PYTHON) -c 'import ast, sys; [ast.parse(open(f).read(), f) for f in sys.stdin.read().split()]'
 	@for f in $$(git ls-files -co --exclude-standard -- '*.sh') .ci/run; do bash -n "$$f"; done
 
 generate: venv-tools ## write the generated Go code again
@@ -113,4 +109,4 @@ prometheus:
 headers:
 	@[ -n "$$(go list -m -f '{{.Dir}}' github.com/yalue/onnxruntime_go)" ] || { echo "== Go modules"; go mod download; }
 
-.PHONY: help run build test bench bench-tracing fmt fmt-check vet lint generate generate-check clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus headers
+.PHONY: help run build test bench bench-tracing fmt fmt-check vet lint generate generate-check syntax clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus headers

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Runs everything that CI runs: make test. What the tests stand on is fetched while the first stages compile. A stage that
+# fails keeps no later one from running; how long each took and which failed stands at the end, and decides the exit status.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+PYTHON=${PYTHON:-python3}
+log=$(mktemp)
+report=()
+status=0
+begin=$SECONDS
+
+# stage NAME COMMAND...
+stage() {
+  local name=$1 at=$SECONDS result=ok
+  shift
+  echo "== $name"
+  "$@" || { result=failed; status=1; echo "== $name failed"; }
+  report+=("$(printf '%5d s  %-6s %s' $((SECONDS - at)) "$result" "$name")")
+}
+
+# What lies under .cache/ and models/; Jaeger last, which is the most to compile.
+fetch() { make runtime redis envoy prometheus venv-test venv-tools models analyzer jaeger; }
+fetched() {
+  wait "$fetching"
+  local result=$?
+  cat "$log"
+  return $result
+}
+
+# One setting for both: vet and the tests then share what the compiler makes, and vet need not run twice.
+raced() { CGO_ENABLED=1 CGO_CFLAGS="$(scripts/cflags.sh)" go "$@"; }
+vet() { make headers && raced vet -race -tags onnxruntime ./...; }
+go_tests() { raced test -tags onnxruntime -race -vet=off -timeout 300s -json ./... | "$PYTHON" scripts/gotest.py; }
+build() { make build && go build -o bin/loadgen ./bench/loadgen; }
+
+fetch >"$log" 2>&1 &
+fetching=$!
+trap 'kill "$fetching" 2>/dev/null; rm -f "$log"' EXIT
+stage "format" make fmt-check
+stage "syntax of Python and shell files" make syntax
+stage "go vet" vet
+stage "what the tests stand on" fetched
+stage "generated code" make generate-check
+stage "build" build
+stage "go test -race" go_tests
+stage "fuzz, 3 s each" scripts/fuzz.sh 3
+stage "clients and faults against the built binaries (test/conformance, test/e2e, test/deploy)" scripts/pytest.sh .cache/venv/bin/python
+echo "== $((SECONDS - begin)) s in all"
+printf '%s\n' "${report[@]}"
+exit $status
