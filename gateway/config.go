@@ -100,6 +100,8 @@ type GRPCConfig struct {
 	KeepaliveTimeout      time.Duration
 	PermitWithoutCalls    bool
 	MinPingInterval       time.Duration
+	MaxPingStrikes        int           // 0: no bound
+	MaxPingsWithoutData   int           // 0: no bound
 	MaxConnectionAge      time.Duration // 0: no bound
 	MaxConnectionAgeGrace time.Duration // 0: no bound
 	StandardCodec         bool          // protobuf's own decoding in place of ours
@@ -141,7 +143,7 @@ func DefaultConfig() Config {
 			BackendOptions: map[string]map[string]string{}},
 		HTTP: HTTPConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8000}, MaxInputSize: 64 << 20, Transport: "sluice"},
 		GRPC: GRPCConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8001}, Transport: "sluice", Compression: "none",
-			KeepaliveTime: 2 * time.Hour, KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute},
+			KeepaliveTime: 2 * time.Hour, KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute, MaxPingStrikes: 2, MaxPingsWithoutData: 2},
 		Metrics: MetricsConfig{Listen: Listen{Allow: true, Port: 8002}, GPU: true, CPU: true, Interval: 2 * time.Second,
 			Counters: true},
 		Observe:   ObserveConfig{AccessLog: accesslog.DefaultConfig()},

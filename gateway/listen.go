@@ -81,6 +81,7 @@ func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
 	conf.MaxMessage = min(math.MaxInt32, g.cfg.BodyLimit)
 	conf.KeepaliveTime, conf.KeepaliveTimeout = c.KeepaliveTime, c.KeepaliveTimeout
 	conf.PermitWithoutCalls, conf.MinPingInterval = c.PermitWithoutCalls, c.MinPingInterval
+	conf.MaxPingStrikes, conf.MaxPingsWithoutData = c.MaxPingStrikes, c.MaxPingsWithoutData
 	conf.MaxConnectionAge, conf.MaxConnectionAgeGrace = c.MaxConnectionAge, c.MaxConnectionAgeGrace
 	names := map[int]string{}
 	for code := codes.OK; code <= codes.Unauthenticated; code++ {

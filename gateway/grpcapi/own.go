@@ -15,6 +15,7 @@ func newOwn(cfg *Config, service *Service, t *tls.Config) (*h2.Server, error) {
 	c.StreamWindow, c.ConnectionWindow = int(cfg.StreamWindow), int(cfg.ConnectionWindow)
 	c.KeepaliveTime, c.KeepaliveTimeout = cfg.KeepaliveTime, cfg.KeepaliveTimeout
 	c.PermitWithoutCalls, c.MinPingInterval = cfg.PermitWithoutCalls, cfg.MinPingInterval
+	c.MaxPingStrikes, c.MaxPingsWithoutData = cfg.MaxPingStrikes, cfg.MaxPingsWithoutData
 	c.MaxConnectionAge, c.MaxConnectionAgeGrace = cfg.MaxConnectionAge, cfg.MaxConnectionAgeGrace
 	log := cfg.Log
 	if log == nil {

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"io"
 	"math/big"
 	"net"
 	"os"
@@ -161,6 +162,46 @@ func TestCompression(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A stream's answers are compressed as unary ones are, whatever its requests were.
+func TestStreamCompression(t *testing.T) {
+	for _, level := range []string{"none", "high"} {
+		for _, encoding := range []string{"", "gzip", "deflate"} {
+			r := start(t, func(c *Config, _ *rig) { c.Compression = level })
+			seen := &encodings{}
+			r.dial(t, r.server.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStatsHandler(seen))
+			var options []grpc.CallOption
+			if encoding != "" {
+				options = append(options, grpc.UseCompressor(encoding))
+			}
+			stream, err := r.client.ModelStreamInfer(t.Context(), options...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				m := fp32Request(50_000)
+				ask(t, stream, m)
+				got, err := stream.Recv()
+				if err != nil || got.ErrorMessage != "" {
+					t.Fatalf("level %s, requests %q: %v %s", level, encoding, err, got.GetErrorMessage())
+				}
+				checkEcho(t, m, got.InferResponse)
+			}
+			if err := stream.CloseSend(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stream.Recv(); err != io.EOF {
+				t.Errorf("the end: %v", err)
+			}
+			for _, got := range seen.got {
+				if compressed := got != "" && got != "identity"; compressed != (level != "none") {
+					t.Errorf("level %s, requests %q: answered in %q", level, encoding, got)
+				}
+			}
+			r.settled(t)
+		}
+	}
 }
 
 func TestUnknownCompression(t *testing.T) {

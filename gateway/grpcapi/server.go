@@ -29,8 +29,10 @@ type Config struct {
 
 	KeepaliveTime         time.Duration // idle time after which the client is pinged
 	KeepaliveTimeout      time.Duration // for its answer
-	PermitWithoutCalls    bool          // pings of clients without calls
-	MinPingInterval       time.Duration // pings of clients that come oftener are strikes; grpc-go allows 2
+	PermitWithoutCalls    bool          // pings of clients without calls, and to them; grpc-go always sends its own
+	MinPingInterval       time.Duration // pings of clients that come oftener are strikes
+	MaxPingStrikes        int           // one more ends the connection; 0: no bound; grpc-go knows 0 and 2
+	MaxPingsWithoutData   int           // keepalive pings in a row while nothing else is sent; 0: no bound; grpc-go has none
 	MaxConnectionAge      time.Duration // 0: no bound
 	MaxConnectionAgeGrace time.Duration // 0: no bound
 
@@ -58,7 +60,7 @@ const (
 // buffers are those that were measured best for large tensors.
 func DefaultConfig() Config {
 	return Config{Config: listen.Config{Address: "0.0.0.0", Port: 8001}, Transport: TransportOwn, Compression: "none", KeepaliveTime: 2 * time.Hour,
-		KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute, MaxMessage: math.MaxInt32, MaxStreams: 4096,
+		KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute, MaxPingStrikes: 2, MaxPingsWithoutData: 2, MaxMessage: math.MaxInt32, MaxStreams: 4096,
 		StreamWindow: 8 << 20, ConnectionWindow: 16 << 20, BufferSize: 64 << 10}
 }
 

@@ -72,6 +72,7 @@ func (s *Service) ModelStreamInfer(server inference.GRPCInferenceService_ModelSt
 	ctx, err := s.openWith(server.Context(), &st.env, infer.ActionInference, s.pipeline.OpenStream)
 	st.ctx = ctx
 	if err == nil {
+		s.chooseCompression(server.Context())
 		st.strict = st.env.Header != nil && strings.EqualFold(st.env.Header(strictKey), "true")
 		err = st.serve()
 	}

@@ -210,7 +210,7 @@ func (st *Stream) answerLocked(parts mem.BufferSlice, err error, trailer []strin
 		parts.Free()
 		return
 	}
-	c.strikesOK = true
+	c.strikesOK, c.pings = true, 0
 	if err != nil {
 		parts.Free()
 		c.failLocked(st, err, trailer)
@@ -306,6 +306,11 @@ func (st *Stream) compressed(parts mem.BufferSlice) (mem.BufferSlice, error) {
 	if name == "" {
 		return parts, nil
 	}
+	return compressBy(name, parts)
+}
+
+// compressBy encodes a message by a compressor of grpc-go's registry, and frees parts.
+func compressBy(name string, parts mem.BufferSlice) (mem.BufferSlice, error) {
 	z := encoding.GetCompressor(name)
 	if z == nil {
 		parts.Free()

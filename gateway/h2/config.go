@@ -30,8 +30,10 @@ type Config struct {
 
 	KeepaliveTime         time.Duration // without news from the peer it is pinged; 0: never
 	KeepaliveTimeout      time.Duration // for its answer
-	PermitWithoutCalls    bool          // pings of clients that have no call
-	MinPingInterval       time.Duration // pings that come oftener are strikes, the third one ends the connection
+	PermitWithoutCalls    bool          // pings of clients that have no call, and to them
+	MinPingInterval       time.Duration // pings that come oftener are strikes
+	MaxPingStrikes        int           // one more ends the connection; 0: no bound
+	MaxPingsWithoutData   int           // keepalive pings in a row while nothing else is sent; 0: no bound
 	MaxConnectionAge      time.Duration // then the connection is drained; 0: no bound
 	MaxConnectionAgeGrace time.Duration // for the calls on it; 0: no bound
 }
@@ -41,7 +43,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{MaxStreams: 4096, MaxMessage: math.MaxInt32, MaxHeaderBytes: 64 << 10, MaxFrame: 1 << 20, StreamWindow: 8 << 20,
 		ConnectionWindow: 16 << 20, HandshakeTimeout: 20 * time.Second, WriteTimeout: time.Minute, KeepaliveTime: 2 * time.Hour,
-		KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute}
+		KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute, MaxPingStrikes: 2, MaxPingsWithoutData: 2}
 }
 
 // Validate says everything that is wrong with c at once, or nil.

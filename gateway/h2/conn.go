@@ -78,6 +78,7 @@ type conn struct {
 	granted   int  // window updates that the peer may send without need
 	strikesOK bool // something was sent since the peer's last ping
 	pinged    bool // our keepalive waits for its answer
+	pings     int  // keepalives since something else was sent
 	alive     *time.Timer
 	age       *time.Timer
 	flushers  sync.WaitGroup
@@ -88,7 +89,7 @@ const readBuffer = 32 << 10
 func newConn(s *Server, nc net.Conn) *conn {
 	c := &conn{s: s, nc: listen.Underneath(nc), outer: nc, remote: nc.RemoteAddr(), headers: newHeaderReader(s.cfg.MaxHeaderBytes),
 		recvLeft: int64(s.cfg.ConnectionWindow), receiving: map[uint32]*Stream{}, streams: map[uint32]*Stream{}, sendLeft: initialWindow, peerInit: initialWindow,
-		peerFrame: minMaxFrame, lastOK: maxStreamID, guard: newGuard(s.cfg.MinPingInterval)}
+		peerFrame: minMaxFrame, lastOK: maxStreamID, guard: newGuard(&s.cfg)}
 	c.room.L = &c.mu
 	if s.cfg.TLS == nil {
 		c.try = listen.NewTrier(c.nc)

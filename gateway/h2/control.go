@@ -318,6 +318,15 @@ func (c *conn) watchEvery() time.Duration {
 	return max(every, time.Millisecond)
 }
 
+// keepsAliveLocked says that a silent peer may be pinged now.
+// Source: --grpc-keepalive-permit-without-calls and --grpc-http2-max-pings-without-data of
+// the original, which are channel arguments of gRPC's C core.
+func (c *conn) keepsAliveLocked() bool {
+	cfg := &c.s.cfg
+	return cfg.KeepaliveTime > 0 && (cfg.PermitWithoutCalls || len(c.streams) > 0) &&
+		(cfg.MaxPingsWithoutData == 0 || c.pings < cfg.MaxPingsWithoutData)
+}
+
 // watch is the connection's timer: it cuts off a peer that takes nothing, resets calls
 // whose answers are not taken, and pings a silent peer.
 func (c *conn) watch() {
@@ -339,8 +348,9 @@ func (c *conn) watch() {
 	}
 	silent := at - c.heard.Load()
 	dead := c.pinged && silent > int64(cfg.KeepaliveTime+cfg.KeepaliveTimeout)
-	if cfg.KeepaliveTime > 0 && silent > int64(cfg.KeepaliveTime) && !c.pinged {
+	if c.keepsAliveLocked() && silent > int64(cfg.KeepaliveTime) && !c.pinged {
 		c.pinged = true
+		c.pings++
 		c.out.small = appendPing(c.out.small, 0, [8]byte{})
 	}
 	if !stuck && !dead {

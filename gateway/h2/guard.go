@@ -13,6 +13,7 @@ type guard struct {
 	frames  tokens
 	resets  tokens
 	minPing time.Duration
+	most    int // strikes; 0: no bound
 
 	lastPing int64
 	strikes  int
@@ -25,12 +26,11 @@ const (
 	frameRate  = 2000
 	resetBurst = 2000
 	resetRate  = 500
-	maxStrikes = 2
 )
 
-func newGuard(minPing time.Duration) guard {
+func newGuard(cfg *Config) guard {
 	return guard{frames: tokens{left: frameBurst, burst: frameBurst, rate: frameRate},
-		resets: tokens{left: resetBurst, burst: resetBurst, rate: resetRate}, minPing: minPing}
+		resets: tokens{left: resetBurst, burst: resetBurst, rate: resetRate}, minPing: cfg.MinPingInterval, most: cfg.MaxPingStrikes}
 }
 
 // control counts a frame that carries nothing for a call.
@@ -49,13 +49,17 @@ func (g *guard) reset() error {
 	return nil
 }
 
-// ping counts a ping. lenient: something was sent to the peer since its last one, so it
+// ping counts a ping; with no bound on strikes it is a frame without use like others.
+// lenient: something was sent to the peer since its last one, so it
 // may measure. idle: it has no call and none are welcome without.
 // Source: gRPC's keepalive rules (proposal A8 and its servers).
 func (g *guard) ping(at int64, lenient, idle bool) error {
 	if lenient {
 		g.strikes, g.lastPing = 0, at
 		return nil
+	}
+	if g.most == 0 {
+		return g.control()
 	}
 	least := g.minPing
 	if idle {
@@ -65,7 +69,7 @@ func (g *guard) ping(at int64, lenient, idle bool) error {
 		g.strikes++
 	}
 	g.lastPing = at
-	if g.strikes > maxStrikes {
+	if g.most > 0 && g.strikes > g.most {
 		return &connError{codeEnhanceYourCalm, "too_many_pings"}
 	}
 	return nil

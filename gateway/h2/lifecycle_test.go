@@ -107,7 +107,7 @@ func TestUnixSocket(t *testing.T) {
 // TestOldClients sees that HTTP/1 gets an answer that says what is wrong.
 func TestOldClients(t *testing.T) {
 	f := start(t, nil)
-	for _, upgrade := range []string{"", "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"} {
+	for _, upgrade := range []string{"", "Connection: Upgrade\r\nUpgrade: websocket\r\n"} {
 		nc, err := net.Dial("tcp", f.addr)
 		if err != nil {
 			t.Fatal(err)
@@ -165,7 +165,10 @@ func TestMaxConnectionAge(t *testing.T) {
 }
 
 func TestKeepalive(t *testing.T) {
-	f := start(t, func(c *Config) { c.KeepaliveTime, c.KeepaliveTimeout = 100*time.Millisecond, 100*time.Millisecond })
+	f := start(t, func(c *Config) {
+		c.KeepaliveTime, c.KeepaliveTimeout = 100*time.Millisecond, 100*time.Millisecond
+		c.PermitWithoutCalls, c.MaxPingsWithoutData = true, 0
+	})
 	c := hello(t, f)
 	pings := 0
 	for {
@@ -187,14 +190,77 @@ func TestKeepalive(t *testing.T) {
 	}
 }
 
-// TestPingStrikes sees gRPC's rule for clients that ping too often.
+// TestPingStrikes sees gRPC's rule for clients that ping too often: one more than the bound
+// ends the connection, and the ping that is the first is none.
 func TestPingStrikes(t *testing.T) {
-	f := start(t, nil)
-	c := hello(t, f)
-	for range 8 {
-		c.must(c.fr.WritePing(false, [8]byte{}))
+	for most, want := range map[int]int{1: 3, 2: 4, 5: 7, 0: 0} {
+		f := start(t, func(c *Config) { c.MaxPingStrikes = most })
+		c := hello(t, f)
+		acks := 0
+		for sent := 1; sent <= 8; sent++ {
+			c.must(c.fr.WritePing(false, [8]byte{}))
+			var fr http2.Frame
+			err := error(nil)
+			for err == nil {
+				if fr, err = c.next(); err != nil {
+					break
+				}
+				if p, ok := fr.(*http2.PingFrame); ok && p.IsAck() {
+					acks++
+					break
+				}
+				if g, ok := fr.(*http2.GoAwayFrame); ok {
+					if g.ErrCode != http2.ErrCodeEnhanceYourCalm || string(g.DebugData()) != "too_many_pings" || sent != want {
+						t.Errorf("%d strikes: %v %q after ping %d, want it after %d", most, g.ErrCode, g.DebugData(), sent, want)
+					}
+					sent = 8
+					break
+				}
+			}
+			if err != nil {
+				t.Fatalf("%d strikes: %v after ping %d", most, err, sent)
+			}
+		}
+		if want == 0 && acks != 8 {
+			t.Errorf("no bound: %d of 8 pings answered", acks)
+		}
 	}
-	if got := c.outcome(1); got != "goaway ENHANCE_YOUR_CALM" {
-		t.Error(got)
+}
+
+// TestPingsWithoutData sees when a silent client is pinged: with a call or where that is
+// permitted without, and no oftener than the bound while nothing else is sent.
+func TestPingsWithoutData(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		permit, call bool
+		most, want   int
+	}{{"no call", false, false, 0, 0}, {"no call, permitted", true, false, 2, 2}, {"a call", false, true, 3, 3}, {"no bound", true, true, 0, 5}} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			f := start(t, func(c *Config) {
+				c.KeepaliveTime, c.KeepaliveTimeout = 50*time.Millisecond, time.Minute
+				c.PermitWithoutCalls, c.MaxPingsWithoutData = test.permit, test.most
+			})
+			c := hello(t, f)
+			if test.call {
+				c.headers(1, false, request()...) // its message does not come
+			}
+			pings := 0
+			until := time.Now().Add(time.Second)
+			c.must(c.nc.SetReadDeadline(until))
+			for pings < 5 {
+				fr, err := c.fr.ReadFrame()
+				if err != nil {
+					break // the deadline
+				}
+				if p, ok := fr.(*http2.PingFrame); ok && !p.IsAck() {
+					pings++
+					c.must(c.fr.WritePing(true, p.Data))
+				}
+			}
+			if pings != test.want {
+				t.Errorf("%d pings, want %d", pings, test.want)
+			}
+		})
 	}
 }

@@ -186,7 +186,14 @@ func (s *serverStream) SendMsg(v any) error {
 		return status.Errorf(codes.Internal, "grpc: error while marshaling: %v", err)
 	}
 	s.begin()
-	return s.st.send(parts)
+	compressed := byte(0)
+	if s.st.begunAs != "" {
+		compressed = 1
+		if parts, err = compressBy(s.st.begunAs, parts); err != nil {
+			return err
+		}
+	}
+	return s.st.send(parts, compressed)
 }
 
 // header queues the header of an answer.
@@ -197,6 +204,9 @@ func (st *Stream) header(md metadata.MD) {
 			fields = append(fields, k, v)
 		}
 	}
+	st.mu.Lock()
+	st.begunAs = st.compressor
+	st.mu.Unlock()
 	c := st.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,12 +215,12 @@ func (st *Stream) header(md metadata.MD) {
 	}
 	st.begun = true
 	at := len(c.out.small)
-	c.out.small = appendHeaders(appendFrame(c.out.small, 0, frameHeaders, flagEndHeaders, st.id), "", fields)
+	c.out.small = appendHeaders(appendFrame(c.out.small, 0, frameHeaders, flagEndHeaders, st.id), st.begunAs, fields)
 	c.blockLocked(at)
 }
 
 // send queues one message of a stream and waits until it has left.
-func (st *Stream) send(parts mem.BufferSlice) error {
+func (st *Stream) send(parts mem.BufferSlice, compressed byte) error {
 	c := st.c
 	c.mu.Lock()
 	if st.gone || c.ended != nil || st.queued { // queued: the one before was given up
@@ -221,9 +231,9 @@ func (st *Stream) send(parts mem.BufferSlice) error {
 		}
 		return io.EOF
 	}
-	c.strikesOK = true
+	c.strikesOK, c.pings = true, 0
 	sent := make(chan struct{})
-	st.queueLocked(parts, parts.Len(), 0)
+	st.queueLocked(parts, parts.Len(), compressed)
 	st.out.sent = sent
 	c.mu.Unlock()
 	c.flush(true)

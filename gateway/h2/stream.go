@@ -53,6 +53,7 @@ type Stream struct {
 	inbox      inbox         // of a streaming call
 	trailer    []string      // name, value, …
 	compressor string        // what the handler chose for the answer
+	begunAs    string        // what a stream's header said of it; the writing goroutine's alone
 }
 
 // incoming is the message on its way in.

@@ -332,7 +332,7 @@ func (c *conn) moveLocked(st *Stream, most int) int {
 		c.granted = min(c.granted+grants, maxGrants)
 	}
 	if moved > 0 {
-		c.strikesOK = true
+		c.strikesOK, c.pings = true, 0
 		// A window that is opened by a byte at a time is no progress.
 		if st.steps += moved; st.steps >= turn {
 			st.moved, st.steps = infer.Now(), 0

@@ -39,8 +39,6 @@ func (s *Serve) tuning() []flag {
 		ignored("grpc-infer-thread-count", "integer", "Calls need no threads of their own."),
 		ignored("grpc-infer-allocation-pool-size", "integer", "Request objects are pooled as needed."),
 		ignored("grpc-max-response-pool-size", "integer", "Response objects are pooled as needed."),
-		ignored("grpc-http2-max-pings-without-data", "integer", "The transport sends no such pings."),
-		ignored("grpc-http2-max-ping-strikes", "integer", "The transport allows two."),
 		ignored("sagemaker-port", "integer", "There is no SageMaker front end in this version."),
 		ignored("sagemaker-safe-port-range", "integer-integer", "There is no SageMaker front end in this version."),
 		ignored("sagemaker-thread-count", "integer", "There is no SageMaker front end in this version."),

@@ -90,6 +90,9 @@ func (s *Serve) finish() {
 		c.Metrics.Address = c.HTTP.Address
 	}
 	s.finishTrace()
+	if g := &c.GRPC; g.Transport == "library" && (g.MaxPingsWithoutData != 2 || g.MaxPingStrikes != 2 && g.MaxPingStrikes != 0) {
+		s.Notices = append(s.Notices, "with --grpc-transport=library --grpc-http2-max-pings-without-data has no effect, and --grpc-http2-max-ping-strikes is 0 or 2")
+	}
 	if !s.grpcTLS { // the original ignores the files then
 		if c.GRPC.TLS != (gateway.TLSFiles{}) {
 			s.Notices = append(s.Notices, "gRPC speaks plain text: the --grpc-…-cert and --grpc-server-key files count with --grpc-use-ssl only")
@@ -219,8 +222,12 @@ func (s *Serve) grpc() []flag {
 			set: durationInto(&g.KeepaliveTime, time.Millisecond)},
 		{name: "grpc-keepalive-timeout", arg: "integer", def: "20000", help: "Milliseconds that the answer to a ping may take.",
 			set: durationInto(&g.KeepaliveTimeout, time.Millisecond)},
-		{name: "grpc-keepalive-permit-without-calls", arg: "boolean", def: "false", help: "Take pings of clients without calls.",
+		{name: "grpc-keepalive-permit-without-calls", arg: "boolean", def: "false", help: "Ping clients without calls, and take their pings.",
 			set: boolInto(&g.PermitWithoutCalls)},
+		{name: "grpc-http2-max-pings-without-data", arg: "integer", def: "2", help: "Pings sent in a row while nothing else is; 0: no bound.",
+			set: intInto(&g.MaxPingsWithoutData, 0, math.MaxInt32)},
+		{name: "grpc-http2-max-ping-strikes", arg: "integer", def: "2", help: "Pings of a client that may come too early; one more ends the " +
+			"connection. 0: no bound.", set: intInto(&g.MaxPingStrikes, 0, math.MaxInt32)},
 		{name: "grpc-http2-min-recv-ping-interval-without-data", arg: "integer", def: "300000",
 			help: "Milliseconds that must lie between two pings of a client.", set: durationInto(&g.MinPingInterval, time.Millisecond)},
 		{name: "grpc-max-connection-age", arg: "integer", help: "Milliseconds that a connection may live.",
