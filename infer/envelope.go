@@ -39,6 +39,14 @@ func Actions() []Action {
 	return all
 }
 
+// Peer is the user at the other end of a Unix socket when it was connected, by the kernel's
+// word. The zero value is nobody in particular.
+// Source: SO_PEERCRED, unix(7).
+type Peer struct {
+	Known bool
+	UID   uint32
+}
+
 // Envelope is all that is known of a call before its body is read.
 type Envelope struct {
 	Protocol  string // "http" or "grpc"
@@ -51,6 +59,7 @@ type Envelope struct {
 	RequestID string // from headers; the body's id is not read yet
 	Remote    netip.AddrPort
 	Unix      bool  // came over a Unix socket
+	Peer      Peer  // who is at its other end
 	BodySize  int64 // as announced; -1: unknown
 	Streaming bool  // the caller takes any number of responses
 	Opened    int64 // Now when Open was called; 0: it never was

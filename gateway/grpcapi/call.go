@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net"
-	"net/netip"
 	"time"
 	"unicode/utf8"
 
@@ -17,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-serve/sluice/gateway/h2"
+	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
 )
@@ -261,7 +260,7 @@ func (s *Service) openWith(ctx context.Context, env *infer.Envelope, action infe
 	open = s.unlessStopping(open)
 	if st, ok := h2.FromContext(ctx); ok {
 		env.Header, env.Fields = st.Header, st
-		env.Remote, env.Unix = remote(st.Remote())
+		env.Remote, env.Unix, env.Peer = listen.Remote(st.Remote())
 		env.Certificate = st.Certificate()
 		return opened(ctx, env, open)
 	}
@@ -273,7 +272,7 @@ func (s *Service) openWith(ctx context.Context, env *infer.Envelope, action infe
 	}
 	env.Fields = incoming{ctx}
 	if p, ok := peer.FromContext(ctx); ok {
-		env.Remote, env.Unix = remote(p.Addr)
+		env.Remote, env.Unix, env.Peer = listen.Remote(p.Addr)
 		env.Certificate = h2.Verified(p.AuthInfo)
 	}
 	return opened(ctx, env, open)
@@ -309,14 +308,4 @@ func opened(ctx context.Context, env *infer.Envelope, open opener) (context.Cont
 		return ctx, err
 	}
 	return rest, nil
-}
-
-func remote(a net.Addr) (netip.AddrPort, bool) {
-	switch a := a.(type) {
-	case *net.TCPAddr:
-		return a.AddrPort(), false
-	case *net.UnixAddr:
-		return netip.AddrPort{}, true
-	}
-	return netip.AddrPort{}, false
 }

@@ -40,14 +40,10 @@ type connInfo struct {
 }
 
 // connContext fits http.Server.ConnContext.
+	peer   infer.Peer
 func connContext(ctx context.Context, c net.Conn) context.Context {
 	info := &connInfo{}
-	switch a := c.RemoteAddr().(type) {
-	case *net.TCPAddr:
-		info.remote = a.AddrPort()
-	case *net.UnixAddr:
-		info.unix = true
-	}
+	info.remote, info.unix, info.peer = listen.Remote(c.RemoteAddr())
 	return context.WithValue(ctx, connKey{}, info)
 }
 
@@ -60,7 +56,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.header.h = r.Header
 	c.Call = Call{Method: r.Method, Path: r.URL.EscapedPath(), Header: &c.header, Length: r.ContentLength}
 	if info, ok := r.Context().Value(connKey{}).(*connInfo); ok {
-		c.Remote, c.Unix = info.remote, info.unix
+		c.Remote, c.Unix, c.Peer = info.remote, info.unix, info.peer
 	}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		c.Certificate = r.TLS.PeerCertificates[0]

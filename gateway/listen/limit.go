@@ -49,7 +49,7 @@ func (l *limited) Accept() (net.Conn, error) {
 	}
 	l.count.Open.Add(1)
 	l.count.Accepted.Add(1)
-	return &counted{Conn: c, l: l}, nil
+	return &counted{Conn: c, l: l, peer: peerOf(c)}, nil
 }
 
 // Close ends Accept too where it waits for a slot.
@@ -68,7 +68,16 @@ func (l *limited) free() {
 type counted struct {
 	net.Conn
 	l    *limited
+	peer *PeerAddr // nil: not of a Unix socket
 	once sync.Once
+}
+
+// RemoteAddr is a *PeerAddr where the connection came over a Unix socket.
+func (c *counted) RemoteAddr() net.Addr {
+	if c.peer != nil {
+		return c.peer
+	}
+	return c.Conn.RemoteAddr()
 }
 
 // Close gives the slot back.

@@ -38,7 +38,7 @@ func Open(ctx context.Context, c Config) ([]net.Listener, error) {
 	var open []net.Listener
 	add := func(l net.Listener, err error) error {
 		if err == nil {
-			if c.MaxConnections > 0 || c.Count != nil {
+			if c.MaxConnections > 0 || c.Count != nil || l.Addr().Network() == "unix" {
 				l = limit(l, c.MaxConnections, c.Count)
 			}
 			open = append(open, l)
