@@ -79,12 +79,7 @@ type conn struct {
 
 func newConn(s *Server, nc net.Conn, other *Handoff) *conn {
 	c := &conn{s: s, nc: listen.Underneath(nc), outer: nc, other: other}
-	switch a := nc.RemoteAddr().(type) {
-	case *net.TCPAddr:
-		c.req.Remote = a.AddrPort()
-	case *net.UnixAddr:
-		c.req.Unix = true
-	}
+	c.req.Remote, c.req.Unix, c.req.Peer = listen.Remote(nc.RemoteAddr())
 	c.body.c, c.ans.c = c, c
 	c.news.L = &c.mu
 	c.try = listen.NewTrier(c.nc)

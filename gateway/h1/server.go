@@ -44,6 +44,7 @@ type Request struct {
 	Length int64 // bytes of the body; -1: unknown
 	Remote netip.AddrPort
 	Unix   bool
+	Peer   infer.Peer // of a Unix socket
 }
 
 // Get is the first value of a field by its name in any case; "" where there is none.

@@ -175,6 +175,7 @@ type Call struct {
 	Length int64     // bytes of Body; -1: unknown
 	Remote netip.AddrPort
 	Unix   bool
+	Peer   infer.Peer // of a Unix socket
 	// Certificate is the client's, verified by the transport; nil: none.
 	Certificate *x509.Certificate
 	// Stream sends answers that come piece by piece; a Reply that is Streamed has gone

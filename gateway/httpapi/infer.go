@@ -71,7 +71,7 @@ func (x *exchange) free() {
 // envelope fills in what is known before the body.
 func (a *API) envelope(env *infer.Envelope, call *Call, rt route) {
 	*env = infer.Envelope{Protocol: "http", Method: call.Method, Path: call.Path,
-		RequestID: call.Header.Get("X-Request-Id"), Remote: call.Remote, Unix: call.Unix, BodySize: call.Length, Certificate: call.Certificate}
+		RequestID: call.Header.Get("X-Request-Id"), Remote: call.Remote, Unix: call.Unix, Peer: call.Peer, BodySize: call.Length, Certificate: call.Certificate}
 	rt.describe(call.Method, env)
 }
 
