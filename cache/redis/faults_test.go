@@ -18,16 +18,17 @@ import (
 // budget is that of the fault tests. Slack is for the machine: tests run beside others.
 const (
 	budget = 5 * time.Millisecond
-	slack  = 150 * time.Millisecond
+	slack  = 5 * time.Second  // what a busy machine may add
+	socket = 30 * time.Second // what a lookup takes that ignores its budget
 )
 
 // load looks up and fills from eight goroutines for as long as it takes to ask n times,
-// and gives the longest lookup and the sum of all that took longer than half the budget.
-func load(t *testing.T, r *cachetest.Rig, n int) (longest time.Duration, slow int64) {
+// and gives the longest lookup.
+func load(t *testing.T, r *cachetest.Rig, n int) (longest time.Duration) {
 	t.Helper()
 	sub := cachetest.Subject("m", "1", 1)
 	var wg sync.WaitGroup
-	var most, over atomic.Int64
+	var most atomic.Int64
 	for g := range 8 {
 		wg.Go(func() {
 			for i := range n / 8 {
@@ -35,9 +36,6 @@ func load(t *testing.T, r *cachetest.Rig, n int) (longest time.Duration, slow in
 				start := time.Now()
 				e := r.Lookup(t.Context(), sub, cachetest.Request(b))
 				took := time.Since(start)
-				if took > budget/2 {
-					over.Add(1)
-				}
 				for m := most.Load(); int64(took) > m && !most.CompareAndSwap(m, int64(took)); m = most.Load() {
 				}
 				if e != nil && e.Outputs[0].Data[0] != b {
@@ -48,27 +46,28 @@ func load(t *testing.T, r *cachetest.Rig, n int) (longest time.Duration, slow in
 		})
 	}
 	wg.Wait()
-	return time.Duration(most.Load()), over.Load()
+	return time.Duration(most.Load())
 }
 
 // quick holds a load against the budget: no lookup over it, and once the breaker is open
-// none that waits at all.
+// nearly none that is asked at all.
 func quick(t *testing.T, c *Cache, r *cachetest.Rig) {
 	t.Helper()
-	longest, slow := load(t, r, 2000)
-	if longest > budget+slack {
+	before := c.Figures()[0].Failures
+	if longest := load(t, r, 2000); longest > budget+slack {
 		t.Errorf("a lookup took %v, the budget is %v", longest, budget)
 	}
-	if f := c.Figures()[0]; !f.Open {
+	f := c.Figures()[0]
+	if !f.Open {
 		t.Errorf("the breaker is closed: %+v", f)
 	}
 	// A call for each goroutine may be under way when it opens, and one probe a second.
-	if slow > 100 {
-		t.Errorf("%d of 2000 lookups waited", slow)
+	if asked := f.Failures - before; asked > 100 {
+		t.Errorf("%d of 2000 lookups and their fills asked and waited", asked)
 	}
 }
 
-func withBudget(c *Config) { c.Budget = budget; c.SocketTimeout = 100 * time.Millisecond }
+func withBudget(c *Config) { c.Budget = budget; c.SocketTimeout = socket }
 
 func TestNobodyThere(t *testing.T) {
 	s := redistest.Start(t)
@@ -87,7 +86,7 @@ func TestKilledAndBack(t *testing.T) {
 	s.Run()
 	r.Goes(t, cachetest.Subject("none", "1", 1), cachetest.Request(1))
 	sub := cachetest.Subject("m", "1", 1)
-	for end := time.Now().Add(10 * time.Second); ; wait(t, 20*time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; wait(t, 20*time.Millisecond) {
 		r.Insert(sub, cachetest.Request(1), cachetest.Response(1))
 		if r.Lookup(t.Context(), sub, cachetest.Request(1)) != nil {
 			break
@@ -109,7 +108,7 @@ func TestFrozen(t *testing.T) {
 	s.Signal(syscall.SIGSTOP)
 	quick(t, c, r)
 	s.Signal(syscall.SIGCONT)
-	for end := time.Now().Add(10 * time.Second); c.Figures()[0].Open; wait(t, 20*time.Millisecond) {
+	for end := time.Now().Add(time.Minute); c.Figures()[0].Open; wait(t, 20*time.Millisecond) {
 		r.Lookup(t.Context(), cachetest.Subject("m", "1", 1), cachetest.Request(1))
 		if time.Now().After(end) {
 			t.Fatalf("the breaker stayed open: %+v", c.Figures()[0])
@@ -208,7 +207,7 @@ func TestForeignUnderLoad(t *testing.T) {
 func TestFillsAreBounded(t *testing.T) {
 	s := redistest.Start(t)
 	s.Signal(syscall.SIGSTOP)
-	c, r := rig(t, s.Port, func(c *Config) { c.SocketTimeout = time.Minute })
+	c, r := rig(t, s.Port, func(c *Config) { c.SocketTimeout = 2 * time.Minute })
 	sub := cachetest.Subject("m", "1", 1)
 	start := time.Now()
 	big := make([]byte, 1<<20)
@@ -223,8 +222,8 @@ func TestFillsAreBounded(t *testing.T) {
 	if f := c.Figures()[0]; f.Dropped < 100 {
 		t.Errorf("%d of 200 MiB dropped", f.Dropped)
 	}
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("inserting took %v", took)
+	if took := time.Since(start); took > time.Minute {
+		t.Errorf("inserting took %v, as long as the server may be waited for", took)
 	}
 	s.Kill()
 }

@@ -178,7 +178,7 @@ func TestFull(t *testing.T) {
 		r.Lookup(t.Context(), sub, cachetest.Request(i))
 		r.Insert(sub, cachetest.Request(i), cachetest.Response(i))
 	}
-	for end := time.Now().Add(5 * time.Second); c.Figures()[0].Dropped < 40; wait(t, time.Millisecond) {
+	for end := time.Now().Add(time.Minute); c.Figures()[0].Dropped < 40; wait(t, time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("figures %+v", c.Figures()[0])
 		}

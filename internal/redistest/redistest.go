@@ -4,6 +4,7 @@ package redistest
 import (
 	"bufio"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -34,11 +35,16 @@ func executable() (path, why string) {
 
 // Server is a real redis-server of one test.
 type Server struct {
-	t    *testing.T
-	cmd  *exec.Cmd
-	Port string
-	args []string
+	t     *testing.T
+	cmd   *exec.Cmd
+	ended chan struct{} // closed once cmd was waited for
+	Port  string
+	args  []string
 }
+
+// The ports that are tried: none that the system gives to outgoing connections, which could
+// take a server's place while it is down.
+const lowestPort, ports = 20000, 12000
 
 // Start runs a server on a free port and waits until it answers. Its end is the test's. It
 // skips where there is no redis-server.
@@ -47,50 +53,73 @@ func Start(t *testing.T, args ...string) *Server {
 	if _, why := executable(); why != "" {
 		t.Skip(why)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &Server{t: t, Port: strconv.Itoa(l.Addr().(*net.TCPAddr).Port), args: args}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s.Run()
+	s := &Server{t: t, args: append([]string{"--dir", t.TempDir()}, args...)}
 	t.Cleanup(s.Kill)
-	return s
+	var err error
+	for range 20 { // somebody may have the port, or take it first
+		s.Port = strconv.Itoa(lowestPort + rand.IntN(ports))
+		l, taken := net.Listen("tcp", "127.0.0.1:"+s.Port)
+		if taken != nil {
+			err = taken
+			continue
+		}
+		if err = l.Close(); err != nil {
+			break
+		}
+		if err = s.begin(); err == nil {
+			return s
+		}
+	}
+	t.Fatal(err)
+	return nil
 }
 
 // Run starts the server again, on its port.
 func (s *Server) Run() {
 	s.t.Helper()
-	path, _ := executable()
-	s.cmd = exec.Command(path, append([]string{"--port", s.Port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.t.TempDir(),
-		"--maxmemory", "64mb", "--logfile", "/dev/null"}, s.args...)...)
-	if err := s.cmd.Start(); err != nil {
+	if err := s.begin(); err != nil {
 		s.t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); ; {
-		if answer, err := s.Say("PING"); err == nil && (answer == "+PONG" || strings.HasPrefix(answer, "-NOAUTH")) {
-			return
+}
+
+// begin starts the process and waits until it answers, or has ended because it did not get
+// the port.
+func (s *Server) begin() error {
+	path, _ := executable()
+	cmd := exec.Command(path, append([]string{"--port", s.Port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+		"--maxmemory", "64mb", "--logfile", "/dev/null"}, s.args...)...)
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // it says that it was killed
+	}()
+	s.cmd, s.ended = cmd, ended
+	for end := time.Now().Add(time.Minute); ; {
+		answer, err := s.Say("PING")
+		select {
+		case <-ended:
+			return fmt.Errorf("redis-server on port %s ended: %v", s.Port, cmd.ProcessState)
+		case <-time.After(10 * time.Millisecond):
+		}
+		if err == nil && (answer == "+PONG" || strings.HasPrefix(answer, "-NOAUTH")) {
+			return nil
 		}
 		if time.Now().After(end) {
-			s.t.Fatal("redis-server does not answer")
-		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-s.t.Context().Done():
+			return fmt.Errorf("redis-server on port %s does not answer: %s %v", s.Port, answer, err)
 		}
 	}
 }
 
 // Kill ends the server; it may be frozen, or gone.
 func (s *Server) Kill() {
-	if s.cmd.Process == nil || s.cmd.ProcessState != nil {
+	if s.cmd == nil {
 		return
 	}
-	if err := s.cmd.Process.Kill(); err == nil {
-		_ = s.cmd.Wait() // it says that it was killed
-	}
+	_ = s.cmd.Process.Kill() // it has ended already
+	<-s.ended
 }
 
 // Signal sends a signal.
