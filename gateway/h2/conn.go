@@ -1,7 +1,6 @@
 package h2
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -169,48 +168,23 @@ func (c *conn) handshake() error {
 	return nil
 }
 
-// preface reads the client's preface. What can't become one is seen at its first byte.
+// preface reads the client's preface. What can't become one is seen at its first byte, and
+// is maybe a request for an upgrade.
 func (c *conn) preface() error {
 	for have := 1; have <= len(preface); have++ {
 		if err := c.need(have); err != nil {
 			return err
 		}
 		if c.buf[have-1] != preface[have-1] {
-			return c.oldClient()
+			if err := c.upgrade(); err != nil {
+				return err
+			}
+			break
 		}
 	}
 	c.r += len(preface)
 	return nil
 }
-
-// oldClient answers a client that speaks HTTP/1, also one that would upgrade from it
-// (RFC 9113 has no such way any more), so that it sees what is wrong; others hear nothing.
-func (c *conn) oldClient() error {
-	err := errors.New("h2: no HTTP/2 preface")
-	if first := c.buf[c.r]; first < 'A' || first > 'Z' { // no method
-		return err
-	}
-	line := 0
-	for line = bytes.IndexByte(c.buf[c.r:c.w], '\n'); line < 0 && c.w < maxLine; line = bytes.IndexByte(c.buf[c.r:c.w], '\n') {
-		if err := c.more(); err != nil {
-			return err
-		}
-	}
-	if line < 0 || !bytes.Contains(c.buf[c.r:c.r+line], []byte(" HTTP/1.")) {
-		return err
-	}
-	if _, err := io.WriteString(c.nc, oldAnswer); err != nil {
-		return err
-	}
-	c.finish(err)
-	return err
-}
-
-const (
-	maxLine   = 8 << 10
-	oldText   = "this port speaks gRPC over HTTP/2, by prior knowledge or by ALPN over TLS\n"
-	oldAnswer = "HTTP/1.1 505 HTTP Version Not Supported\r\nconnection: close\r\ncontent-type: text/plain\r\ncontent-length: 74\r\n\r\n" + oldText
-)
 
 // loop reads frames. Calls whose messages are not complete when nothing more has
 // arrived are begun all the same: their handlers wait.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/gateway/h1"
+	"github.com/sluice-serve/sluice/gateway/h2c"
 	"github.com/sluice-serve/sluice/gateway/listen"
 )
 
@@ -72,8 +73,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Server serves an API: HTTP/1.1 and HTTP/2, in the clear (h2c with prior knowledge) or
-// over TLS. Make it with NewServer, then Listen, Serve, Shutdown.
+// Server serves an API: HTTP/1.1 and HTTP/2, in the clear (h2c with prior knowledge or by
+// an upgrade) or over TLS. Make it with NewServer, then Listen, Serve, Shutdown.
 type Server struct {
 	config Config
 	http   *http.Server
@@ -187,11 +188,11 @@ func (s *Server) Serve(ctx context.Context) error {
 		case l.tls:
 			serve(func() error { return s.http.ServeTLS(l.Listener, "", "") })
 		case s.own == nil:
-			serve(func() error { return s.http.Serve(l.Listener) })
+			serve(func() error { return s.http.Serve(h2c.Listener(l.Listener, s.config.MaxHeaderBytes)) })
 		default:
 			rest := h1.NewHandoff(l.Addr())
 			serve(func() error { return s.own.Serve(l.Listener, rest) })
-			serve(func() error { return s.http.Serve(rest) })
+			serve(func() error { return s.http.Serve(h2c.Listener(rest, s.config.MaxHeaderBytes)) })
 		}
 	}
 	var first error
