@@ -14,8 +14,6 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/sluice-serve/sluice/gateway/h2c"
-
-	"github.com/sluice-serve/sluice/gateway/h2c"
 )
 
 // library is grpc-go as a transport.
@@ -23,9 +21,6 @@ type library struct {
 	*grpc.Server
 	plain bool // text: clients may upgrade from HTTP/1.1
 }
-
-// maxHead bounds a call's header.
-const maxHead = 64 << 10
 
 // maxHead bounds a call's header.
 const maxHead = 64 << 10
@@ -73,9 +68,6 @@ func options(cfg *Config, service *Service, t *tls.Config) []grpc.ServerOption {
 
 // Serve is transport's.
 func (l library) Serve(from net.Listener) error {
-	if l.plain {
-		from = h2c.Listener(from, maxHead)
-	}
 	if l.plain {
 		from = h2c.Listener(from, maxHead)
 	}
