@@ -34,6 +34,8 @@ type Config struct {
 	HTTP       HTTPConfig
 	GRPC       GRPCConfig
 	Metrics    MetricsConfig
+	SageMaker  SageMakerConfig
+	Vertex     VertexConfig
 	Observe    ObserveConfig
 	Trace      tracing.Settings
 	Workers    WorkersConfig
@@ -136,7 +138,9 @@ type WorkersConfig struct {
 // DefaultConfig is a gateway without flags.
 // Source of the defaults: the original's --help, but for what it has not.
 func DefaultConfig() Config {
+	sagemaker, vertex := defaultPlatforms()
 	return Config{
+		SageMaker: sagemaker, Vertex: vertex,
 		ID: "triton", ExitTimeout: 30 * time.Second, ExitGrace: time.Second,
 		Log: logging.DefaultSettings(), Trace: tracing.DefaultSettings(),
 		Repository: RepositoryConfig{ExitOnError: true, StrictReadiness: true, LoadThreads: 4, PollInterval: 15 * time.Second,
@@ -160,10 +164,10 @@ func (c *Config) Validate() error {
 	if len(c.Repository.Paths) == 0 {
 		bad("--model-repository must be specified")
 	}
-	if !c.HTTP.Allow && !c.GRPC.Allow {
+	if !c.HTTP.Allow && !c.GRPC.Allow && !c.SageMaker.Allow && !c.Vertex.Allow {
 		bad("--allow-http and --allow-grpc are both false: nothing would be served")
 	}
-	errs = append(errs, c.Repository.validate(), c.Cache.Validate(), c.XDS.Validate(), c.Limits.Validate(), c.Log.Validate(), c.Observe.AccessLog.Validate(), checkTLS("http", c.HTTP.TLS), checkTLS("grpc", c.GRPC.TLS))
+	errs = append(errs, c.validatePlatforms(), c.Repository.validate(), c.Cache.Validate(), c.XDS.Validate(), c.Limits.Validate(), c.Log.Validate(), c.Observe.AccessLog.Validate(), checkTLS("http", c.HTTP.TLS), checkTLS("grpc", c.GRPC.TLS))
 	for name, l := range map[string]Listen{"http": c.HTTP.Listen, "grpc": c.GRPC.Listen} {
 		if l.Forward == "" {
 			continue

@@ -29,6 +29,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/repository/cloud"
 	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/gateway/stats"
+	"github.com/sluice-serve/sluice/gateway/vertex"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/tracing"
 	"github.com/sluice-serve/sluice/tracing/otlp"
@@ -65,6 +66,10 @@ type Gateway struct {
 	// secured are the certificates of all front ends that speak TLS.
 	secured []*listen.Certificates
 	xds     *plane.Plane // nil: off
+
+	platforms []platform
+	vertex    *vertex.Server // nil: off
+
 	xdsPort int
 }
 
@@ -214,6 +219,9 @@ func (g *Gateway) serve(serving context.Context, running *sync.WaitGroup, failed
 	for _, l := range g.metrics {
 		run("metrics", func() error { return g.stats.Serve(serving, l) })
 	}
+	for _, p := range g.platforms {
+		run(p.name, func() error { return p.server.Serve(serving) })
+	}
 	if g.xds != nil {
 		run("control plane", func() error { return g.xds.Run(serving) })
 	}
@@ -260,6 +268,9 @@ func (g *Gateway) start(ctx context.Context) error {
 		}
 		g.logger.Error("not all models could be loaded; the others are served")
 	}
+	if err := g.startPlatforms(); err != nil {
+		return err
+	}
 	g.control.Serving()
 	g.announce()
 	if g.cfg.PortFile != "" {
@@ -275,7 +286,8 @@ func (g *Gateway) announce() {
 		at   *Listen
 		port int
 	}{{"HTTPService", &g.cfg.HTTP.Listen, p.HTTP}, {"GRPCInferenceService", &g.cfg.GRPC.Listen, p.GRPC},
-		{"Metrics Service", &g.cfg.Metrics.Listen, p.Metrics}} {
+		{"Metrics Service", &g.cfg.Metrics.Listen, p.Metrics}, {"Sagemaker HTTPService", &g.cfg.SageMaker.Listen, p.SageMaker},
+		{"Vertex AI HTTPService", &g.cfg.Vertex.Listen, p.Vertex}} {
 		if s.port != 0 {
 			g.logger.Info("Started " + s.name + " at " + net.JoinHostPort(s.at.Address, strconv.Itoa(s.port)))
 		}
@@ -350,8 +362,11 @@ const lastWords = time.Second
 
 // shutdown ends the front ends, whose calls in flight have until ctx ends.
 func (g *Gateway) shutdown(ctx context.Context) error {
-	errs := make([]error, 2)
+	errs := make([]error, 2+len(g.platforms))
 	var wg sync.WaitGroup
+	for i, p := range g.platforms {
+		wg.Go(func() { errs[2+i] = p.server.Shutdown(ctx) })
+	}
 	if g.http != nil {
 		wg.Go(func() { errs[0] = g.http.Shutdown(ctx) })
 	}

@@ -43,14 +43,20 @@ func (g *Gateway) listen(ctx context.Context) (err error) {
 			return fmt.Errorf("metrics: %w", err)
 		}
 	}
-	return nil
+	return g.openPlatforms(ctx)
+}
+
+// apiDeps are what each front end that speaks HTTP works with; its answers are counted
+// under its name.
+func (g *Gateway) apiDeps(name string) httpapi.APIDeps {
+	return httpapi.APIDeps{Load: g.load.Header, Pipeline: g.pipeline, Control: g.control, Bodies: g.bodies, Failed: g.logFailure,
+		Answered: g.stats.Front(name, statuses()).Answered}
 }
 
 func (g *Gateway) newHTTP(ctx context.Context) (*httpapi.Server, error) {
 	c := &g.cfg.HTTP
 	api, err := httpapi.NewAPI(httpapi.APIConfig{Limits: httpapi.Limits{MaxJSON: c.MaxInputSize}, HeaderForward: c.Forward},
-		httpapi.APIDeps{Load: g.load.Header, Pipeline: g.pipeline, Control: g.control, Bodies: g.bodies, Failed: g.logFailure,
-			Answered: g.stats.Front("http", statuses()).Answered})
+		g.apiDeps("http"))
 	if err != nil {
 		return nil, err
 	}
@@ -131,6 +137,9 @@ type ports struct {
 	GRPC    int `json:"grpc"`
 	Metrics int `json:"metrics"`
 	XDS     int `json:"xds,omitempty"`
+
+	SageMaker int `json:"sagemaker,omitempty"`
+	Vertex    int `json:"vertex_ai,omitempty"`
 }
 
 func (g *Gateway) ports() ports {
@@ -143,6 +152,13 @@ func (g *Gateway) ports() ports {
 	}
 	if len(g.metrics) > 0 {
 		p.Metrics = portOf(g.metrics[0].Addr())
+	}
+	for _, f := range g.platforms {
+		if port := portOf(f.server.Addrs()[0]); f.at == &g.cfg.SageMaker.Listen {
+			p.SageMaker = port
+		} else {
+			p.Vertex = port
+		}
 	}
 	return p
 }

@@ -38,6 +38,7 @@ func (c *Config) options() [][]string {
 		rows = append(rows, []string{fmt.Sprintf("model_repository_path[%d]", i), p})
 	}
 	rows = append(rows, c.RateLimit.options()...)
+	rows = append(rows, c.describePlatforms()...)
 	return append(rows, [][]string{
 		{"model_control_mode", "MODE_" + strings.ToUpper(c.Repository.Mode.String())},
 		{"auto_complete_config", strconv.FormatBool(!c.Repository.NoAutoComplete)},

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"regexp"
 	"sync"
 
+	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
@@ -103,6 +105,7 @@ type APIConfig struct {
 	// any part and any case, become string parameters of the request under their
 	// lower-case name. "" forwards none. Source: --http-header-forward-pattern.
 	HeaderForward string
+	Platform      *Platform // nil: the protocol's own paths
 }
 
 // APIDeps are the API's collaborators. Failed and Answered may be nil; they are called
@@ -116,6 +119,7 @@ type APIDeps struct {
 	Failed func(ctx context.Context, path string, req *infer.Request, err error)
 	// Answered is told the status of every answer.
 	Answered func(status int)
+	Regions  *regions.Registry // of clients' shared memory; nil: there is none
 	Load     LoadFunc // nil: answers say nothing of the load
 }
 
@@ -129,6 +133,8 @@ type API struct {
 	failure  func(ctx context.Context, path string, req *infer.Request, err error)
 	answered func(status int)
 	load     LoadFunc // nil: none
+	regions  *regions.Registry // nil: none
+	platform *Platform
 
 	exchanges sync.Pool // of *exchange
 	messages  sync.Pool // of *message
@@ -137,8 +143,8 @@ type API struct {
 
 // NewAPI makes an API. Its error is a HeaderForward that is no regular expression.
 func NewAPI(c APIConfig, d APIDeps) (*API, error) {
-	a := &API{limits: c.withDefaults(), pipeline: d.Pipeline, control: d.Control, bodies: d.Bodies,
-		failure: d.Failed, answered: d.Answered, load: d.Load}
+	a := &API{limits: c.withDefaults(), pipeline: d.Pipeline, control: d.Control, bodies: d.Bodies, platform: c.Platform,
+		regions: d.Regions, failure: d.Failed, answered: d.Answered, load: d.Load}
 	if a.failure == nil {
 		a.failure = func(context.Context, string, *infer.Request, error) {}
 	}
@@ -176,14 +182,21 @@ type Call struct {
 	Remote netip.AddrPort
 	Unix   bool
 	Peer   infer.Peer // of a Unix socket
+	// Inline says that Start must not wait, nor write to a log: its caller serves others too.
+	Inline bool
 	// Certificate is the client's, verified by the transport; nil: none.
 	Certificate *x509.Certificate
 	// Stream sends answers that come piece by piece; a Reply that is Streamed has gone
 	// that way.
 	Stream Streamer
+	// Descriptor takes the one descriptor that came with the call, which is then the
+	// caller's; nil: the transport has none. A file of nil: none came. An error: more
+	// than one did.
+	Descriptor func() (*os.File, error)
 
-	env  *infer.Envelope // of a control call, once it is opened
-	read int64           // bytes of a control call's body
+	env   *infer.Envelope // of a control call, once it is opened
+	read  int64           // bytes of a control call's body
+	alias *Alias          // of a Platform's call, once it is resolved
 }
 
 // Serve answers one call into reply, which the caller writes out and then Releases.
@@ -207,17 +220,18 @@ func (a *API) serve(ctx context.Context, call *Call, reply *Reply) {
 			a.fail(ctx, call, nil, reply, infer.Recovered(p))
 		}
 	}()
-	rt, ok := parsePath(call.Path)
+	rt, ok := a.resolve(call)
 	switch {
+	case !ok && a.aside(ctx, call, reply):
 	case !ok:
 		reply.text(404, "Not Found")
 		a.stray(call, reply)
-	case !rt.allows(call.Method):
+	case !rt.allows(call.method()):
 		reply.text(405, "Method Not Allowed")
 		reply.Set("Allow", rt.methods())
 		a.stray(call, reply)
 	case rt.kind == routeInfer:
-		if frame := acceptsStream(call.Header.Get("Accept")); frame != unframed {
+		if frame := call.frame(); frame != unframed {
 			a.serveStreamed(ctx, call, rt, reply, frame)
 			return
 		}
@@ -235,4 +249,7 @@ func (a *API) serve(ctx context.Context, call *Call, reply *Reply) {
 func (a *API) fail(ctx context.Context, call *Call, req *infer.Request, reply *Reply, err error) {
 	a.failure(ctx, call.Path, req, err)
 	reply.fail(err)
+	if call.alias != nil && call.alias.failed != nil {
+		reply.Status = call.alias.failed(err)
+	}
 }

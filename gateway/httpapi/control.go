@@ -36,6 +36,9 @@ func (a *API) serveControl(ctx context.Context, call *Call, rt route, reply *Rep
 
 // answer answers one control call or gives the error for it.
 func (a *API) answer(ctx context.Context, call *Call, rt route, reply *Reply) error {
+	if call.alias != nil && call.alias.own != nil {
+		return call.alias.own.Answer(ctx, &Question{call, a}, reply)
+	}
 	switch rt.kind {
 	case routeLive:
 		return health(reply, a.control.Live(), nil, "")
@@ -70,12 +73,7 @@ func (a *API) answer(ctx context.Context, call *Call, rt route, reply *Reply) er
 	case routeLoad, routeUnload, routeRepositoryLoad:
 		return a.repositoryCall(ctx, call, rt, reply)
 	}
-	return unsupported(rt)
-}
-
-// unsupported names what this server does not do yet.
-func unsupported(rt route) error {
-	return infer.Errorf(infer.Unsupported, "%s is not supported", routes[rt.kind].name)
+	return a.memoryCall(ctx, call, rt, reply)
 }
 
 // health is an empty 200, or 400 with the text there is.

@@ -170,7 +170,7 @@ func (x *exchange) decodeFlat(b *bodyReader, call *Call) (err error) {
 	if x.wrong != nil {
 		return x.wrong
 	}
-	if e := call.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+	if _, e := call.encodings(); e != "" && e != "identity" {
 		return infer.Errorf(infer.InvalidArg, "Unsupported content-encoding, only 'identity' is supported.")
 	}
 	if x.json, err = b.prefix(x.json, b.length, x.api.limits.MaxJSON); err != nil {

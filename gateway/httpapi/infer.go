@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/gateway/timing"
 	"github.com/sluice-serve/sluice/infer"
 )
@@ -14,6 +15,7 @@ import (
 // exchange is what one inference needs while it lasts; it is pooled.
 type exchange struct {
 	decoder
+	uses    []regions.Use
 	api     *API
 	m       *message
 	reply   *Reply
@@ -72,14 +74,18 @@ func (x *exchange) free() {
 func (a *API) envelope(env *infer.Envelope, call *Call, rt route) {
 	*env = infer.Envelope{Protocol: "http", Method: call.Method, Path: call.Path,
 		RequestID: call.Header.Get("X-Request-Id"), Remote: call.Remote, Unix: call.Unix, Peer: call.Peer, BodySize: call.Length, Certificate: call.Certificate}
-	rt.describe(call.Method, env)
+	rt.describe(call.method(), env)
+	if call.alias != nil && call.alias.own != nil {
+		own := call.alias.own
+		env.Action, env.Change, env.Model = own.Action, own.Change, own.Model
+	}
 }
 
 // serveInfer is one inference from headers to answer.
 func (a *API) serveInfer(ctx context.Context, call *Call, rt route, reply *Reply) {
 	x := a.exchange(reply)
 	x.ctx, x.call = ctx, call
-	x.encoding = acceptEncoding(call.Header.Get("Accept-Encoding"))
+	x.encoding, _ = call.encodings()
 	x.conclude(x.carry(rt))
 	x.free()
 }
@@ -100,16 +106,24 @@ func (a *API) startInfer(ctx context.Context, call *Call, rt route, reply *Reply
 	x := a.exchange(reply)
 	x.ctx, x.call = ctx, call
 	inner, err := x.opened(rt)
+	x.to = to
+	if err != nil && call.Inline {
+		go func() { infer.Flush(x.finish(err)) }() // it is logged
+		return true
+	}
 	if err != nil {
 		x.conclude(err)
 		x.free()
 		return false
 	}
-	x.to = to
 	x.started = true
 	if wait := a.pipeline.Start(inner, &x.m.req, x); wait != nil {
 		x.started = false
-		wait()
+		if call.Inline {
+			go wait()
+		} else {
+			wait()
+		}
 	}
 	return true // x may be another call's by now
 }
@@ -158,6 +172,8 @@ func (x *exchange) conclude(err error) {
 		err = infer.Errorf(infer.Internal, "model '%s' gave no response", x.m.req.Model)
 	case err == nil && x.encoding != "":
 		err = a.deflaters.compress(x.reply, x.encoding)
+	case err == nil:
+		a.typed(x.call, x.reply)
 	}
 	if err != nil {
 		a.refuse(x.ctx, x.call, x, err)
@@ -213,7 +229,7 @@ func (x *exchange) decode(ctx context.Context, call *Call) error {
 	if x.wrong != nil || x.flat {
 		return x.decodeFlat(b, call)
 	}
-	switch encoding := call.Header.Get("Content-Encoding"); encoding {
+	switch _, encoding := call.encodings(); encoding {
 	case "", "identity":
 	case "gzip", "deflate":
 		if call.Length == 0 {
@@ -226,7 +242,7 @@ func (x *exchange) decode(ctx context.Context, call *Call) error {
 	default:
 		return unsupportedEncoding{infer.Errorf(infer.Unsupported, "Unsupported compression type")}
 	}
-	length, err := headerLength(call.Header.Get("Inference-Header-Content-Length"), b.length)
+	length, err := a.headerLength(call, b.length)
 	if err != nil {
 		return err
 	}
@@ -272,8 +288,10 @@ func (x *exchange) jsonRequest(b *bodyReader, length int64) (err error) {
 		return err
 	}
 	x.fill(x.m)
-	x.m.req.Memory, err = x.tensors(b, x.api.bodies, x.m.req.Inputs)
-	return err
+	if x.m.req.Memory, err = x.tensors(b, x.api.bodies, x.m.req.Inputs); err != nil {
+		return err
+	}
+	return x.attach(x.call)
 }
 
 // idIn is the request's id as far as it was read, for the log.

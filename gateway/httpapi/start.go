@@ -17,9 +17,9 @@ type Answerer interface {
 // to's Answered is called, which may be before Start returns; the call must stay as it is
 // until then. Else it is ready now.
 func (a *API) Start(ctx context.Context, call *Call, reply *Reply, to Answerer) (later bool) {
-	rt, ok := parsePath(call.Path)
-	if !ok || rt.kind != routeInfer || !rt.allows(call.Method) || acceptEncoding(call.Header.Get("Accept-Encoding")) != "" ||
-		acceptsStream(call.Header.Get("Accept")) != unframed {
+	rt, ok := a.resolve(call)
+	encoding, _ := call.encodings()
+	if !ok || rt.kind != routeInfer || !rt.allows(call.method()) || encoding != "" || call.frame() != unframed {
 		a.Serve(ctx, call, reply) // it may wait; compressing would hold up others
 		return false
 	}
@@ -28,6 +28,12 @@ func (a *API) Start(ctx context.Context, call *Call, reply *Reply, to Answerer) 
 	}
 	a.replied(reply)
 	return false
+}
+
+// patient says that the pipeline may wait before a body is read.
+func (a *API) patient() bool {
+	p, ok := a.pipeline.(interface{ Patient() bool })
+	return ok && p.Patient()
 }
 
 // largeJSON is how many bytes of tensors are written as JSON by who has the results: about

@@ -24,6 +24,8 @@ type source struct {
 	cfg   *configpb.ModelConfig // completed without the model file
 	owned bool                  // by a lease: nothing can be kept for the next load
 	call  bool                  // a load call brought the config or the files
+
+	renamed bool // as Folder.Renamed
 }
 
 // change is one load of a model, from its folder or a call to its versions.
@@ -336,7 +338,7 @@ func (c *change) note(e *entry, give bool) {
 
 // swap makes the view of the new versions possible: r.mu is held.
 func (c *change) swap(e *entry) {
-	e.source = &source{dir: c.folder.Dir, look: c.tried, cfg: c.plan.Config, owned: c.lease.run != nil || c.lease.dir != "", call: !c.call.empty()}
+	e.source = &source{dir: c.folder.Dir, look: c.tried, cfg: c.plan.Config, owned: c.lease.run != nil || c.lease.dir != "", call: !c.call.empty(), renamed: c.folder.Renamed}
 	for n, m := range c.built {
 		if v := e.versions[n]; v != nil && v.state == Ready {
 			c.over = append(c.over, v.model)

@@ -34,6 +34,8 @@ type Folder struct {
 	// ConfigName chooses configs/<ConfigName>.pbtxt over config.pbtxt, where it is
 	// there. Source: --model-config-name.
 	ConfigName string
+	// Renamed: Name is none that the config has to have; see Register.
+	Renamed bool
 }
 
 // configFolder holds the configs that --model-config-name chooses from.
@@ -255,6 +257,14 @@ func (f *Folder) configFile() string {
 // readConfig reads and parses the config. Where there is none and it may be completed,
 // the config is empty and the source nil.
 func (f *Folder) readConfig(complete bool) (*configpb.ModelConfig, *modelconfig.Source, error) {
+	cfg, src, err := f.writtenConfig(complete)
+	if err == nil && f.Renamed {
+		cfg.Name = f.Name
+	}
+	return cfg, src, err
+}
+
+func (f *Folder) writtenConfig(complete bool) (*configpb.ModelConfig, *modelconfig.Source, error) {
 	if f.Config != nil {
 		return proto.CloneOf(f.Config), nil, nil
 	}

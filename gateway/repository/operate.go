@@ -220,10 +220,14 @@ func (r *Repository) unneeded(own string, n Need) (key, bool) {
 // is elsewhere was brought here. failed are the repositories that could not be listed;
 // the error says why.
 func (r *Repository) find(ctx context.Context, name string) (folders []Folder, failed []string, err error) {
+	folders, mapped, err := r.joinedFolders(name)
+	if mapped {
+		return folders, nil, err
+	}
+	errs := []error{err}
 	if name != "" && (name != filepath.Base(name) || strings.HasPrefix(name, ".") || strings.ContainsAny(name, "\x00\\/")) {
 		return nil, nil, nil
 	}
-	var errs []error
 	for _, path := range r.cfg.Paths {
 		local := path
 		if r.deps.Stores != nil && r.deps.Stores.Remote(path) {

@@ -209,7 +209,7 @@ func (r *Repository) Index(ready bool) *inference.RepositoryIndexResponse {
 // listed are the folders of the repositories that are on this machine; what can't be
 // read is left out.
 func (r *Repository) listed() []Folder {
-	var folders []Folder
+	folders, _, _ := r.joinedFolders("") // what can't be read is told when it is loaded
 	for _, path := range r.cfg.Paths {
 		if r.deps.Stores != nil && r.deps.Stores.Remote(path) {
 			continue

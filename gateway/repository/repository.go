@@ -48,6 +48,7 @@ type Repository struct {
 
 	mu      sync.Mutex
 	entries map[key]*entry             // mu
+	joined  map[string]*registered     // mu; by path
 	loads   map[int]context.CancelFunc // mu; of loads that busy counts
 	leaving map[int]context.CancelFunc // mu; of versions on their way out
 	serial  int                        // mu; of both

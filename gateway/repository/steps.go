@@ -195,7 +195,7 @@ func (r *Repository) reconsiderOne(ctx context.Context, k key) (moved bool, err 
 	err = r.stepsFault(ctx, k, src.cfg)
 	switch {
 	case err == nil && parked:
-		err := r.reload(ctx, Folder{Name: k.name, Dir: src.dir, Namespace: k.namespace, ConfigName: r.cfg.ConfigName, Config: src.given()}, &Override{}, false)
+		err := r.reload(ctx, Folder{Name: k.name, Dir: src.dir, Namespace: k.namespace, ConfigName: r.cfg.ConfigName, Config: src.given(), Renamed: src.renamed}, &Override{}, false)
 		return err == nil, err
 	case err == nil || parked:
 		return false, nil

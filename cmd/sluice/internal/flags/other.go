@@ -17,9 +17,6 @@ func (s *Serve) later() []flag {
 		}}
 	}
 	return []flag{
-		refused("allow-sagemaker", "boolean", "the SageMaker front end", "false"),
-		refused("allow-vertex-ai", "boolean", "the Vertex AI front end", "false"),
-		refused("vertex-ai-default-model", "string", "the Vertex AI front end"),
 		refused("allow-client-shm", "boolean", "shared memory of clients", "false"),
 		refused("host-policy", "string,string=string", "host policies"),
 	}
@@ -39,11 +36,8 @@ func (s *Serve) tuning() []flag {
 		ignored("grpc-infer-thread-count", "integer", "Calls need no threads of their own."),
 		ignored("grpc-infer-allocation-pool-size", "integer", "Request objects are pooled as needed."),
 		ignored("grpc-max-response-pool-size", "integer", "Response objects are pooled as needed."),
-		ignored("sagemaker-port", "integer", "There is no SageMaker front end in this version."),
-		ignored("sagemaker-safe-port-range", "integer-integer", "There is no SageMaker front end in this version."),
-		ignored("sagemaker-thread-count", "integer", "There is no SageMaker front end in this version."),
-		ignored("vertex-ai-port", "integer", "There is no Vertex AI front end in this version."),
-		ignored("vertex-ai-thread-count", "integer", "There is no Vertex AI front end in this version."),
+		ignored("sagemaker-thread-count", "integer", "Connections need no threads of their own."),
+		ignored("vertex-ai-thread-count", "integer", "Connections need no threads of their own."),
 		ignored("backend-directory", "string", "Backends are part of sluice-worker."),
 		ignored("enable-peer-access", "boolean", "Each GPU has a worker of its own."),
 		ignored("pinned-memory-pool-byte-size", "integer", "Tensors lie in arenas: see --request-arena-byte-size."),

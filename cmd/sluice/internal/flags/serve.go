@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,6 +29,9 @@ type Serve struct {
 // there, the environment: --http-port is SLUICE_HTTP_PORT. All faults come at once.
 func ParseServe(args []string, env func(string) (string, bool)) (*Serve, error) {
 	s := newServe()
+	if err := s.platformEnvironment(env); err != nil {
+		return s, err
+	}
 	rest, err := s.table().parse(args, env)
 	if err != nil || s.Help {
 		if s.Help {
@@ -42,6 +46,7 @@ func ParseServe(args []string, env func(string) (string, bool)) (*Serve, error) 
 		return s, fmt.Errorf("--grpc-use-ssl needs --grpc-server-cert and --grpc-server-key")
 	}
 	s.finish()
+	s.finishPlatforms(env)
 	s.finishSpans(env)
 	if err := s.finishCache(env); err != nil {
 		return s, err
@@ -70,6 +75,7 @@ func ParseCheck(args []string, env func(string) (string, bool)) (*Serve, error) 
 		return s, err
 	}
 	s.finish()
+	s.finishPlatforms(env)
 	s.finishSpans(env)
 	if err := s.finishCache(env); err != nil {
 		return s, err
@@ -102,13 +108,15 @@ func (s *Serve) finish() {
 }
 
 func (s *Serve) table() *set {
-	return &set{groups: []group{
+	groups := []group{
 		{"Server", s.server()}, {"Logging", s.logging()}, {"Model Repository", s.repository()},
 		{"Repository Agents and Clouds", s.remote()}, {"HTTP", s.http()},
 		{"GRPC", s.grpc()}, {"Identity and Policy", s.identity()}, {"Metrics", s.metrics()}, {"Access Log", s.observe()}, {"Tracing", s.tracing()}, {"Workers", s.workers()}, {"Backend", s.backend()},
 		{"Control Plane", s.xds()}, {"Rate Limiter", s.rateLimiter()}, {"Limits on Callers", s.limits()}, {"Load Reports", s.load()}, {"Response Cache", s.cache()},
 		{"Not in this version", s.later()}, {"Accepted without effect", s.tuning()}, {"Deprecated", s.deprecated()},
-	}}
+	}
+	at := slices.IndexFunc(groups, func(g group) bool { return g.title == "Identity and Policy" })
+	return &set{groups: slices.Insert(groups, at, s.platforms()...)}
 }
 
 func (s *Serve) server() []flag {

@@ -1,0 +1,320 @@
+package sagemaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/sluice-serve/sluice/gateway/httpapi"
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// Binary begins the content type of bodies with binary tensors.
+const Binary = "application/vnd.sagemaker-triton.binary+json;json-header-size="
+
+// TargetHeader names the archive that a model comes from. The model is called so.
+const TargetHeader = "X-Amzn-Sagemaker-Target-Model"
+
+// Root is where the platform puts models.
+const Root = "/opt/ml/models"
+
+// Config is what the platform's environment says.
+type Config struct {
+	Live  bool   // /ping answers for liveness; false: for readiness
+	Model string // of /invocations; "": none was named
+	Call  string // what /invocations is: infer, generate or generate_stream
+	Root  string // where models may be loaded from, absolute
+}
+
+// noModel is the model of /invocations where none is named.
+// Source: the original's default of SAGEMAKER_TRITON_DEFAULT_MODEL_NAME.
+const noModel = "unspecified_SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"
+
+// Validate says what is wrong with c.
+func (c *Config) Validate() error {
+	if c.Call != "infer" && c.Call != "generate" && c.Call != "generate_stream" {
+		return fmt.Errorf("SAGEMAKER_TRITON_INFERENCE_TYPE is '%s': must be one of: infer, generate, generate_stream", c.Call)
+	}
+	if !filepath.IsAbs(c.Root) {
+		return fmt.Errorf("'%s', where models may be loaded from, is no absolute path", c.Root)
+	}
+	return nil
+}
+
+// Models are loaded and unloaded; gateway/repository fits, with the Load of a call that
+// brings nothing.
+type Models interface {
+	Register(path string, names map[string]string) error
+	Unregister(ctx context.Context, path string) error
+	Load(ctx context.Context, name string) error
+	// Unload takes a model out of service, with dependents those that it alone needs.
+	Unload(ctx context.Context, name string, dependents bool) error
+	ModelReady(name, version string) (bool, error)
+}
+
+// Server knows which models the platform has loaded.
+type Server struct {
+	cfg    Config
+	models Models
+	log    *slog.Logger
+
+	ping, invocations, list *httpapi.Alias
+
+	mu     sync.Mutex
+	loaded map[string]*model // mu; by the name in the platform's paths
+}
+
+// model is one that the platform loads, or has loaded.
+type model struct {
+	name   string         // of the model
+	url    string         // of its repository
+	ready  bool           // mu of the Server; false: it is being loaded, or unloaded
+	invoke *httpapi.Alias // runs it
+}
+
+// New makes a Server that knows no model.
+func New(cfg Config, models Models, log *slog.Logger) *Server {
+	s := &Server{cfg: cfg, models: models, log: log, loaded: map[string]*model{}}
+	if cfg.Model == "" {
+		cfg.Model = noModel
+	}
+	s.ping = httpapi.Health(!cfg.Live)
+	s.invocations = httpapi.Inference(cfg.Call, cfg.Model, nil)
+	s.list = (&httpapi.Own{Action: infer.ActionModelRepository, Answer: s.answerList, Failed: loadStatus}).Alias()
+	return s
+}
+
+// Platform is the Server as the HTTP front end takes it.
+func (s *Server) Platform() *httpapi.Platform {
+	return &httpapi.Platform{Alias: s.Alias, Binary: Binary, AnswerBinary: true}
+}
+
+// Alias says what a call is.
+func (s *Server) Alias(call *httpapi.Call) *httpapi.Alias {
+	switch call.Path {
+	case "/ping":
+		return s.ping
+	case "/invocations":
+		return s.invocations
+	}
+	name, invoke, ok := parse(call.Path)
+	if !ok {
+		return httpapi.Refuse(400)
+	}
+	switch call.Method {
+	case "GET":
+		if name == "" {
+			return s.list
+		}
+		return s.get(name)
+	case "POST":
+		if invoke {
+			return s.invoke(name, call.Header.Get(TargetHeader))
+		}
+		return s.loading(call.Header.Get(TargetHeader))
+	case "DELETE":
+		return s.unloading(name)
+	}
+	return httpapi.Refuse(400)
+}
+
+// parse reads /models[/][{name}[/invoke]].
+func parse(path string) (name string, invoke, ok bool) {
+	rest, ok := strings.CutPrefix(path, "/models")
+	if !ok || rest != "" && rest[0] != '/' {
+		return "", false, false
+	}
+	rest = strings.TrimPrefix(rest, "/")
+	name, verb, more := strings.Cut(rest, "/")
+	if more && (verb != "invoke" || name == "") {
+		return "", false, false
+	}
+	return httpapi.Segment(name), more, true
+}
+
+func (s *Server) find(name string) (*model, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.loaded[name]
+	return m, m != nil && m.ready
+}
+
+// invoke runs a model that was loaded. The platform names its archive with each call; one
+// that names another was sent wrong, and would be another model's inference.
+func (s *Server) invoke(name, target string) *httpapi.Alias {
+	m, ok := s.find(name)
+	if !ok {
+		return httpapi.Refuse(404)
+	}
+	if target != "" && target != m.name {
+		return httpapi.Fault(infer.Errorf(infer.InvalidArg, "model '%s' was loaded as '%s', not as '%s'", name, m.name, target))
+	}
+	return m.invoke
+}
+
+// oneModel is the answer to GET /models/{name}.
+type oneModel struct {
+	Name string `json:"modelName"`
+	URL  string `json:"modelUrl"`
+}
+
+func (s *Server) get(name string) *httpapi.Alias {
+	m, ok := s.find(name)
+	own := &httpapi.Own{Action: infer.ActionModelRepository, Model: name, Failed: loadStatus}
+	if ok {
+		own.Model = m.name
+	}
+	own.Answer = func(_ context.Context, _ *httpapi.Question, reply *httpapi.Reply) error {
+		if !ok {
+			reply.Empty(404)
+			return nil
+		}
+		return answer(reply, oneModel{name, m.url})
+	}
+	return own.Alias()
+}
+
+// answerList lists the models that can be called. The original has an empty object for
+// each of the others.
+func (s *Server) answerList(_ context.Context, q *httpapi.Question, reply *httpapi.Reply) error {
+	all := struct {
+		Models []oneModel `json:"models"`
+	}{[]oneModel{}}
+	for name, m := range s.ready() {
+		if ok, err := s.models.ModelReady(m.name, ""); ok && err == nil && q.Visible(m.name) {
+			all.Models = append(all.Models, oneModel{name, m.url})
+		}
+	}
+	sortModels(all.Models)
+	return answer(reply, all)
+}
+
+func (s *Server) ready() map[string]*model {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	some := map[string]*model{}
+	for name, m := range s.loaded {
+		if m.ready {
+			some[name] = m
+		}
+	}
+	return some
+}
+
+// loading is POST /models. Without the header the body alone says what the model will be
+// called, so that the right to load any is asked for.
+func (s *Server) loading(target string) *httpapi.Alias {
+	own := &httpapi.Own{Action: infer.ActionModelRepository, Change: true, Model: target, Failed: loadStatus}
+	own.Answer = func(ctx context.Context, q *httpapi.Question, reply *httpapi.Reply) error {
+		doc, err := q.Document(ctx)
+		if err != nil {
+			return err
+		}
+		var name, url string
+		if err := httpapi.Strings(doc, map[string]*string{"model_name": &name, "url": &url}); err != nil {
+			return err
+		}
+		if target = strings.Clone(target); target == "" { // the header is the call's
+			target = name
+		}
+		// the platform takes a load for undone when it leaves, and asks again
+		if err := s.loadModel(context.WithoutCancel(ctx), name, target, url); err != nil {
+			return err
+		}
+		reply.Empty(200)
+		return nil
+	}
+	return own.Alias()
+}
+
+// loadModel registers the repository that url means and loads its model, called target.
+func (s *Server) loadModel(ctx context.Context, name, target, url string) error {
+	if name == "" {
+		return infer.Errorf(infer.InvalidArg, "\"model_name\" is missing")
+	}
+	at, err := s.cfg.locate(url)
+	if err != nil {
+		return err
+	}
+	m := &model{name: target, url: at.repository, invoke: httpapi.Inference("infer", target, invokeStatus)}
+	s.mu.Lock()
+	other := s.loaded[name]
+	if other == nil {
+		s.loaded[name] = m
+	}
+	s.mu.Unlock()
+	if other != nil {
+		return infer.Errorf(infer.AlreadyExists, "failed to register '%s', there is a conflicting mapping for '%s'", target, target)
+	}
+	s.log.Info("Loading SageMaker TargetModel: "+target, "repository", at.repository, "folder", at.folder)
+	if err := s.take(ctx, at, target); err != nil {
+		s.forget(name)
+		return err
+	}
+	s.mu.Lock()
+	m.ready = true
+	s.mu.Unlock()
+	return nil
+}
+
+// take registers and loads; of what fails nothing is left.
+func (s *Server) take(ctx context.Context, at place, target string) error {
+	if err := s.models.Register(at.repository, map[string]string{at.folder: target}); err != nil {
+		return err
+	}
+	err := s.models.Load(ctx, target)
+	if err == nil {
+		return nil
+	}
+	if left := s.models.Unregister(ctx, at.repository); left != nil {
+		s.log.Error("the repository of a model that could not be loaded stays registered", "repository", at.repository, "error", left)
+	}
+	return err
+}
+
+func (s *Server) forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.loaded, name)
+}
+
+// unloading is DELETE /models/{name}. It answers when the model's memory is free.
+func (s *Server) unloading(name string) *httpapi.Alias {
+	own := &httpapi.Own{Action: infer.ActionModelRepository, Change: true, Model: name, Failed: loadStatus}
+	if m, ok := s.find(name); ok {
+		own.Model = m.name
+	}
+	own.Answer = func(ctx context.Context, _ *httpapi.Question, reply *httpapi.Reply) error {
+		m := s.leave(name, own.Model)
+		if m == nil {
+			reply.Empty(404)
+			return nil
+		}
+		ctx = context.WithoutCancel(ctx)
+		s.log.Info("Unloading SageMaker TargetModel: " + m.name)
+		err := errors.Join(s.models.Unload(ctx, m.name, true), s.models.Unregister(ctx, m.url))
+		s.forget(name)
+		if err != nil {
+			return err
+		}
+		reply.Empty(200)
+		return nil
+	}
+	return own.Alias()
+}
+
+// leave takes a model out, once. It must be the one that was decided on.
+func (s *Server) leave(name, decided string) *model {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.loaded[name]
+	if m == nil || !m.ready || m.name != decided {
+		return nil
+	}
+	m.ready = false
+	return m
+}
