@@ -21,7 +21,7 @@ import (
 // The budget of the fault tests, and what a busy machine may add to it.
 const (
 	testBudget = 20 * time.Millisecond
-	slack      = time.Second
+	slack      = 5 * time.Second
 )
 
 // gatewayOn is a gateway's limits that are shared through a Redis.
@@ -152,14 +152,14 @@ func TestHeldIsShared(t *testing.T) {
 			}
 			first(nil)
 			var fourth func(*infer.Request)
-			within(t, 2*time.Second, "the other gateway gets the room", func() bool { fourth = enter(t, b, "p", c.size); return fourth != nil })
+			within(t, time.Minute, "the other gateway gets the room", func() bool { fourth = enter(t, b, "p", c.size); return fourth != nil })
 			if enter(t, a, "p", c.size) != nil {
 				t.Error("taken without room")
 			}
 			for _, leave := range []func(*infer.Request){second, third, fourth} {
 				leave(nil)
 			}
-			within(t, 2*time.Second, "nothing is left in Redis", func() bool {
+			within(t, time.Minute, "nothing is left in Redis", func() bool {
 				n, err := s.Say("DBSIZE")
 				return err == nil && n == ":0"
 			})
@@ -178,7 +178,7 @@ func TestComputeIsShared(t *testing.T) {
 	}
 	req := &infer.Request{Rows: 1, Times: infer.Times{ComputeStart: 1, ComputeEnd: int64(30 * time.Second), BatchRows: 1}}
 	leave(req)
-	within(t, 2*time.Second, "the other gateway refuses", func() bool {
+	within(t, time.Minute, "the other gateway refuses", func() bool {
 		leave := enter(t, b, "p", 0)
 		if leave != nil {
 			leave(nil)
@@ -215,7 +215,7 @@ func TestEnvoyLooksAtSharedRates(t *testing.T) {
 	if enter(t, gateway, "a", 0) != nil {
 		t.Error("the fourth call passed")
 	}
-	within(t, 2*time.Second, "Envoy hears of it", func() bool { return !ask("a") })
+	within(t, time.Minute, "Envoy hears of it", func() bool { return !ask("a") })
 	if !ask("b") {
 		t.Error("b has spent nothing")
 	}
@@ -247,7 +247,7 @@ func TestClaims(t *testing.T) {
 	check(got, others, 4, 6)
 	got, others = claim("c", 2, 6, 10000) // it held 2 while Redis was away
 	check(got, others, 2, 10)
-	within(t, 2*time.Second, "the claim of a ends", func() bool { got, others = claim("b", 0, 10, 10000); return others == 2 })
+	within(t, time.Minute, "the claim of a ends", func() bool { got, others = claim("b", 0, 10, 10000); return others == 2 })
 	check(got, others, 8, 2)
 	got, others = claim("b", 0, 0, 10000)
 	check(got, others, 0, 2)
@@ -257,7 +257,8 @@ func TestClaims(t *testing.T) {
 // none waits longer, and no more than a few wait at all.
 func load(t *testing.T, l *Limits, n int) {
 	t.Helper()
-	var longest, slow atomic.Int64
+	var longest atomic.Int64
+	before := l.Figures().Late
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {
@@ -265,11 +266,7 @@ func load(t *testing.T, l *Limits, n int) {
 				begin := time.Now()
 				leave := enter(t, l, fmt.Sprint("p", g%2), 100)
 				took := time.Since(begin)
-				if int64(took) > longest.Load() {
-					longest.Store(int64(took))
-				}
-				if took > testBudget/2 {
-					slow.Add(1)
+				for m := longest.Load(); int64(took) > m && !longest.CompareAndSwap(m, int64(took)); m = longest.Load() {
 				}
 				if leave != nil {
 					leave(nil)
@@ -281,10 +278,11 @@ func load(t *testing.T, l *Limits, n int) {
 	if took := time.Duration(longest.Load()); took > testBudget+slack {
 		t.Errorf("a call took %v, the budget is %v", took, testBudget)
 	}
-	if slow.Load() > 60 {
-		t.Errorf("%d of %d calls waited", slow.Load(), n)
+	late := l.Figures().Late - before
+	if late > 60 {
+		t.Errorf("%d of %d calls waited in vain", late, n)
 	}
-	t.Logf("longest of %d calls: %v; %d took more than half the budget", n, time.Duration(longest.Load()), slow.Load())
+	t.Logf("longest of %d calls: %v; %d waited in vain", n, time.Duration(longest.Load()), late)
 }
 
 const faultFile = `rules:
@@ -306,10 +304,10 @@ func TestRedisGone(t *testing.T) {
 			s := redistest.Start(t)
 			l := gatewayOn(t, s.Port, faultFile, testBudget)
 			load(t, l, 400)
-			within(t, 5*time.Second, "connected", func() bool { load(t, l, 40); return l.Figures().Connected })
+			within(t, time.Minute, "connected", func() bool { load(t, l, 40); return l.Figures().Connected })
 			c.gone(s)
 			load(t, l, 4000)
-			within(t, 5*time.Second, "gone", func() bool { load(t, l, 40); return !l.Figures().Connected })
+			within(t, time.Minute, "gone", func() bool { load(t, l, 40); return !l.Figures().Connected })
 			// the local limit: nobody is let through without one
 			passed := 0
 			begin := time.Now()
@@ -323,9 +321,9 @@ func TestRedisGone(t *testing.T) {
 				t.Errorf("%d calls passed alone, want at most %.0f", passed, most)
 			}
 			c.back(s)
-			within(t, 10*time.Second, "connected again", func() bool { return l.Figures().Connected })
+			within(t, time.Minute, "connected again", func() bool { return l.Figures().Connected })
 			load(t, l, 400)
-			within(t, 5*time.Second, "nothing is held", func() bool {
+			within(t, time.Minute, "nothing is held", func() bool {
 				for _, m := range l.table.due(l.now()) {
 					if m.used.Load() != 0 {
 						t.Fatalf("%+v holds %d", m.key, m.used.Load())
@@ -396,7 +394,7 @@ func TestUnusedCreditGoesBack(t *testing.T) {
 	if !closes(a, "p", 400) || closes(a, "p", 500) {
 		t.Fatal("want one call of p")
 	}
-	within(t, 5*time.Second, "what is left passes elsewhere", func() bool { return closes(b, "q", 600) })
+	within(t, time.Minute, "what is left passes elsewhere", func() bool { return closes(b, "q", 600) })
 	if closes(b, "s", 1) {
 		t.Error("more than the burst passed")
 	}
