@@ -120,7 +120,7 @@ type APIDeps struct {
 	// Answered is told the status of every answer.
 	Answered func(status int)
 	Regions  *regions.Registry // of clients' shared memory; nil: there is none
-	Load     LoadFunc // nil: answers say nothing of the load
+	Load     LoadFunc          // nil: answers say nothing of the load
 }
 
 // API speaks the protocol.
@@ -132,7 +132,7 @@ type API struct {
 	bodies   Bodies
 	failure  func(ctx context.Context, path string, req *infer.Request, err error)
 	answered func(status int)
-	load     LoadFunc // nil: none
+	load     LoadFunc          // nil: none
 	regions  *regions.Registry // nil: none
 	platform *Platform
 

@@ -33,6 +33,7 @@ type input struct {
 	data     span  // of decoder.scratch; data from JSON
 	size     int64 // bytes of binary data
 	offset   int64 // where the data lies in the request's memory
+	place    place // fromShared
 	source   source
 	faults   [numSlots]error
 }
@@ -62,7 +63,7 @@ type output struct {
 	classification int64
 	binary         bool
 	binarySet      bool
-	shared         bool
+	place          place
 	params         span // of decoder.outParams
 }
 

@@ -18,8 +18,10 @@ const (
 	memberData
 	memberParams
 	memberBinary
-	memberShared
 	memberClass
+	memberRegion
+	memberRegionSize
+	memberRegionOffset
 )
 
 func (d *decoder) readInputs() error {
@@ -228,7 +230,11 @@ func (r *inputReader) parameters() error {
 			err = r.member(memberBinary, r.binarySize)
 		case "shared_memory_region":
 			r.in.source |= fromShared
-			err = r.s.Skip()
+			err = r.member(memberRegion, r.in.place.regionOf(r.decoder))
+		case "shared_memory_byte_size":
+			err = r.member(memberRegionSize, r.in.place.sizeOf(r.decoder))
+		case "shared_memory_offset":
+			err = r.member(memberRegionOffset, r.in.place.offsetOf(r.decoder))
 		default:
 			err = r.s.Skip()
 		}
@@ -258,9 +264,7 @@ func (r *inputReader) check() {
 		}
 	}
 	switch in.source {
-	case fromJSON, fromBinary:
-	case fromShared:
-		set(slotSource, errSharedMemory())
+	case fromJSON, fromBinary, fromShared:
 	default:
 		in.faults[slotName] = sourceFault(in.source) // comes first
 		return
@@ -281,10 +285,6 @@ func (r *inputReader) check() {
 		set(slotData, infer.Errorf(infer.InvalidArg,
 			"receiving %s data via JSON is not supported. Please use the binary data format for input %s", in.datatype, name))
 	}
-}
-
-func errSharedMemory() error {
-	return infer.Errorf(infer.Unsupported, "shared memory is not supported")
 }
 
 func sourceFault(s source) error {

@@ -61,8 +61,10 @@ func (d *decoder) readOutput(o *output) error {
 	if seen&memberName == 0 {
 		d.fail(absent("name"))
 	}
-	if o.shared {
-		d.fail(sharedOutputFault(o))
+	if o.place.named {
+		if err := sharedOutputFault(o); err != nil {
+			d.fail(err)
+		}
 	}
 	return nil
 }
@@ -87,10 +89,11 @@ func (d *decoder) outputParameters(o *output) error {
 		case "binary_data":
 			err = d.onceIn(&seen, memberBinary, o, d.binaryData)
 		case "shared_memory_region":
-			o.shared = true
-			err = d.s.Skip()
-		case "shared_memory_byte_size", "shared_memory_offset":
-			err = d.s.Skip()
+			err = d.onceIn(&seen, memberRegion, o, func(o *output) error { return o.place.regionOf(d)() })
+		case "shared_memory_byte_size":
+			err = d.onceIn(&seen, memberRegionSize, o, func(o *output) error { return o.place.sizeOf(d)() })
+		case "shared_memory_offset":
+			err = d.onceIn(&seen, memberRegionOffset, o, func(o *output) error { return o.place.offsetOf(d)() })
 		default:
 			err = d.outputParameter(from, key)
 		}
@@ -133,8 +136,8 @@ func (d *decoder) binaryData(o *output) (err error) {
 	return err
 }
 
-// sharedOutputFault is the original's word on what does not go together, or that
-// shared memory is not here yet.
+// sharedOutputFault is the original's word on what does not go together; nil: nothing is
+// wrong.
 func sharedOutputFault(o *output) error {
 	switch {
 	case o.classification > 0:
@@ -142,5 +145,5 @@ func sharedOutputFault(o *output) error {
 	case o.binary:
 		return infer.Errorf(infer.InvalidArg, "Output can't set both 'shared_memory_region' and 'binary_data'")
 	}
-	return errSharedMemory()
+	return nil
 }

@@ -53,6 +53,10 @@ func (x *exchange) encode(resp *infer.Response) error {
 			return err
 		}
 		b = appendTensorHead(b, o)
+		if !o.Place.IsZero() { // the client has it
+			b = append(b, '}')
+			continue
+		}
 		if x.wantsBinary(o.Name) {
 			binaries++
 			size += int64(len(o.Data))
@@ -87,7 +91,7 @@ func (x *exchange) binaries(resp *infer.Response, b []byte, size int64) {
 	r := x.reply
 	if int64(len(b))+size <= coalesce {
 		for i := range resp.Outputs {
-			if x.wantsBinary(resp.Outputs[i].Name) {
+			if len(resp.Outputs[i].Data) > 0 && x.wantsBinary(resp.Outputs[i].Name) {
 				b = append(b, resp.Outputs[i].Data...)
 			}
 		}
@@ -138,6 +142,9 @@ func appendTensorHead(b []byte, o *infer.Tensor) []byte {
 // checkSize holds an output's data against its shape: what does not fit is a fault of
 // the model, never an answer.
 func checkSize(o *infer.Tensor) error {
+	if !o.Place.IsZero() { // who wrote it has checked it
+		return nil
+	}
 	want, err := infer.ByteSize(o.Datatype, o.Shape)
 	got := int64(len(o.Data))
 	if o.Datatype == infer.Bytes && err == nil {

@@ -250,7 +250,7 @@ func (f *fake) RawInput(model, _ string, size int64) (infer.Tensor, error) {
 }
 
 func newFakeAPI(f *fake, c APIConfig) *API {
-	a, err := NewAPI(c, APIDeps{Pipeline: f, Control: f, Bodies: f})
+	a, err := NewAPI(c, APIDeps{Pipeline: f, Control: f, Bodies: f, Regions: newRegions()})
 	if err != nil {
 		panic(err)
 	}

@@ -119,10 +119,6 @@ var better = []struct {
 	{"fwd hdr prio", "", 400, "Header 'priority' is reserved"},
 	{"fwd+param same", "", 200, `{\\\"x-fwd-a\\\":\\\"body\\\"}`},
 	{"fwd \u00ff", "", 200, "\u00e9"}, // only the recorded model escapes it
-	// Not here yet.
-	{"shm in", "", 501, "shared memory is not supported"},
-	{"out", `"shared_memory_region":"r","shared_memory_byte_size":16}`, 501, "shared memory is not supported"},
-	{"out", `"shared_memory_region":"r"}`, 501, "shared memory is not supported"},
 	// A length that is no number is refused.
 	{"bin hdr 1x", "", 400, "got: 99x"},
 	{"bin hdr x", "", 400, "got: x"},

@@ -39,7 +39,6 @@ const (
 var routes = [...]struct {
 	get, post bool
 	action    infer.Action
-	name      string
 }{
 	routeServer:         {get: true, action: infer.ActionMetadata},
 	routeLive:           {get: true, action: infer.ActionHealth},
@@ -59,14 +58,19 @@ var routes = [...]struct {
 	routeUnload:         {post: true, action: infer.ActionModelRepository},
 	routeRepositoryLoad: {post: true, action: infer.ActionModelRepository},
 	routeLogging:        {get: true, post: true, action: infer.ActionLogging},
-	routeMemoryStatus:   {get: true, action: infer.ActionSharedMemory, name: "shared memory"},
-	routeMemoryChange:   {post: true, action: infer.ActionSharedMemory, name: "shared memory"},
+	routeMemoryStatus:   {get: true, action: infer.ActionSharedMemory},
+	routeMemoryChange:   {post: true, action: infer.ActionSharedMemory},
 }
 
 // route is what a path names.
 type route struct {
 	kind           routeKind
 	model, version string
+
+	// Of calls about shared memory.
+	verb   memoryVerb
+	cuda   bool
+	region string // "": all
 }
 
 func (r route) allows(method string) bool {
@@ -112,10 +116,11 @@ func parsePath(path string) (route, bool) {
 	if rest, ok := strings.CutPrefix(rest, "/repository/"); ok {
 		return repositoryRoute(rest)
 	}
-	for _, kind := range [...]string{"/systemsharedmemory/", "/cudasharedmemory/"} {
-		if rest, ok := strings.CutPrefix(rest, kind); ok {
-			return memoryRoute(rest)
-		}
+	if rest, ok := strings.CutPrefix(rest, "/systemsharedmemory/"); ok {
+		return memoryRoute(rest, false)
+	}
+	if rest, ok := strings.CutPrefix(rest, "/cudasharedmemory/"); ok {
+		return memoryRoute(rest, true)
 	}
 	return route{}, false
 }
@@ -190,22 +195,26 @@ func repositoryRoute(rest string) (route, bool) {
 }
 
 // memoryRoute reads [region/{name}/]{status,register,unregister}.
-func memoryRoute(rest string) (route, bool) {
+func memoryRoute(rest string, cuda bool) (route, bool) {
+	r := route{kind: routeMemoryChange, cuda: cuda}
 	if after, ok := strings.CutPrefix(rest, "region/"); ok {
 		var name string
 		if name, rest, ok = strings.Cut(after, "/"); !ok || name == "" {
 			return route{}, false
 		}
-	} else if rest == "register" {
-		return route{}, false
+		r.region = segment(name)
 	}
 	switch rest {
 	case "status":
-		return route{kind: routeMemoryStatus}, true
-	case "register", "unregister":
-		return route{kind: routeMemoryChange}, true
+		r.kind = routeMemoryStatus
+	case "register":
+		r.verb = memoryRegister
+	case "unregister":
+		r.verb = memoryUnregister
+	default:
+		return route{}, false
 	}
-	return route{}, false
+	return r, true
 }
 
 func digits(s string) bool {
