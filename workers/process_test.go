@@ -21,7 +21,8 @@ import (
 // built is the folder of realWorker, once it is there.
 var built atomic.Value
 
-// realWorker is the real worker, built once for all tests of the package.
+// realWorker is the real worker, built once for all tests of the package, of what `make
+// build` has compiled.
 var realWorker = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "sluice-worker")
 	if err != nil {
@@ -29,7 +30,7 @@ var realWorker = sync.OnceValues(func() (string, error) {
 	}
 	built.Store(dir)
 	path := filepath.Join(dir, "sluice-worker")
-	out, err := exec.Command("go", "build", "-tags", buildTags, "-o", path, "github.com/sluice-serve/sluice/cmd/sluice-worker").CombinedOutput()
+	out, err := exec.Command("go", "build", "-trimpath", "-tags", buildTags, "-o", path, "github.com/sluice-serve/sluice/cmd/sluice-worker").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
