@@ -20,6 +20,8 @@ import (
 // that they depend on nothing. Source: RFC 7541, 6.2.2 and appendix A.
 const (
 	status200  = 0x88 // :status: 200, indexed
+	sizeUpdate = 0x20 // the table's size is 0
+	tableSize  = 4096 // before the peer says another
 	nameStatus = 8    // :status
 	nameType   = 31   // content-type
 	typeGRPC   = "application/grpc"
@@ -52,6 +54,17 @@ func appendInt(b []byte, n int) []byte {
 		b = append(b, byte(n)|0x80)
 	}
 	return append(b, byte(n))
+}
+
+// appendShrink begins a header block. What we send uses no table, but a peer that made its
+// table smaller waits for a block that says so (RFC 9113, 4.3.1); ours is of no size then,
+// for good.
+func (c *conn) appendShrink(b []byte) []byte {
+	if c.shrink {
+		c.shrink = false
+		b = append(b, sizeUpdate)
+	}
+	return b
 }
 
 func appendHeaders(b []byte, compressor string, fields []string) []byte {
@@ -223,7 +236,7 @@ func (st *Stream) answerLocked(parts mem.BufferSlice, err error, trailer []strin
 	n := parts.Len()
 	at := len(c.out.small)
 	c.out.small = appendFrame(c.out.small, 0, frameHeaders, flagEndHeaders, st.id)
-	c.out.small = appendHeaders(c.out.small, compressor, nil)
+	c.out.small = appendHeaders(c.appendShrink(c.out.small), compressor, nil)
 	c.blockLocked(at)
 	st.begun = true
 	total := len(st.out.prefix) + n

@@ -66,6 +66,8 @@ type conn struct {
 	sendLeft  int64     // bytes that we may send on the connection
 	peerInit  int64     // window of a new stream
 	peerFrame int       // largest frame that the peer takes
+	shrunk    bool      // the peer made our header table smaller
+	shrink    bool      // and the next header block must say so
 	flushing  bool
 	draining  bool   // GOAWAY was sent: lastOK is the last stream that is served
 	lastOK    uint32 // maxStreamID until the second GOAWAY

@@ -164,6 +164,10 @@ func (c *conn) windowsLocked(window int64) error {
 
 func (c *conn) settingLocked(id uint16, value uint32, window *int64) error {
 	switch id {
+	case settingTableSize:
+		if value < tableSize && !c.shrunk {
+			c.shrunk, c.shrink = true, true
+		}
 	case settingPush:
 		if value > 1 {
 			return &connError{codeProtocol, "SETTINGS_ENABLE_PUSH is not 0 or 1"}
@@ -179,8 +183,7 @@ func (c *conn) settingLocked(id uint16, value uint32, window *int64) error {
 		}
 		c.peerFrame = int(value)
 	}
-	// The header table needs nothing: what we send does not use one. Unknown settings are
-	// ignored (RFC 9113, 6.5.2).
+	// Unknown settings are ignored (RFC 9113, 6.5.2).
 	return nil
 }
 

@@ -263,39 +263,48 @@ func (r *headerReader) read(block []byte) (*header, error) {
 	}
 	h.finish()
 	r.parsed = nil
-	if r.steady(block) && len(block) <= maxSteady {
+	steady, proper := r.survey(block)
+	if !proper {
+		return nil, &connError{codeCompression, "header block: a table size update behind a field"}
+	}
+	if steady && len(block) <= maxSteady {
 		r.block, r.parsed = append(r.block[:0], block...), h
 	}
 	return h, nil
 }
 
-// steady says that a block changes nothing in the table: its fields are indexed, or
-// literals that are not to be indexed, and the table's size is what it was
-// (RFC 7541, 6.1, 6.2.2, 6.2.3 and 6.3). The decoder has found the block valid.
-func (r *headerReader) steady(block []byte) bool {
-	steady := true
+// survey says whether a block is steady: that it changes nothing in the table, since its
+// fields are indexed, or literals that are not to be indexed, and the table's size is what
+// it was (RFC 7541, 6.1, 6.2.2, 6.2.3 and 6.3). And whether it is proper: that sizes stand in
+// front of all fields (4.2), which the decoder asks for only while the table holds
+// something. The decoder has found the block valid.
+func (r *headerReader) survey(block []byte) (steady, proper bool) {
+	steady, proper = true, true
+	fields := false
 	for len(block) > 0 {
 		b := block[0]
+		prefix := uint(4)
 		switch {
 		case b >= 0x80:
 			_, block = skipInt(block, 7)
+			fields = true
 			continue
 		case b >= 0x40: // incremental indexing
-			r.size = -1 // what follows is not looked at
-			return false
+			steady, prefix, r.size = false, 6, -1
 		case b >= 0x20:
 			var size int
 			size, block = skipInt(block, 5)
-			steady, r.size = steady && size == r.size, size
+			steady, r.size, proper = steady && size == r.size, size, proper && !fields
 			continue
 		}
-		index, rest := skipInt(block, 4)
+		fields = true
+		index, rest := skipInt(block, prefix)
 		if index == 0 {
 			rest = skipString(rest)
 		}
 		block = skipString(rest)
 	}
-	return steady
+	return steady, proper
 }
 
 // skipInt reads an integer with a prefix of so many bits (RFC 7541, 5.1).

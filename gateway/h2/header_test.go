@@ -36,7 +36,7 @@ func TestSteady(t *testing.T) {
 		{"a number that goes on", []byte{0x00, 0x01, 'a', 0x7f, 0x80, 0x80, 0x80, 0x80, 0x00, 0x40, 0x01, 'b', 0x01, 'c'}, false},
 		{"new size of the table", []byte{0x20, 0x83}, false},
 	} {
-		if got := newHeaderReader(1 << 12).steady(c.block); got != c.want {
+		if got, _ := newHeaderReader(1 << 12).survey(c.block); got != c.want {
 			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
 		}
 	}
@@ -47,7 +47,7 @@ func TestSteady(t *testing.T) {
 		want  bool
 	}{{[]byte{0x20, 0x83}, false}, {[]byte{0x20, 0x83}, true}, {[]byte{0x83}, true}, {[]byte{0x20, 0x25, 0x83}, false},
 		{[]byte{0x20, 0x83}, false}, {[]byte{0x20, 0x83}, true}, {[]byte{0x40, 1, 'a', 1, '1'}, false}, {[]byte{0x20, 0x83}, false}} {
-		if got := r.steady(c.block); got != c.want {
+		if got, _ := r.survey(c.block); got != c.want {
 			t.Errorf("block %d, %x: got %v, want %v", i, c.block, got, c.want)
 		}
 	}

@@ -27,6 +27,8 @@ type rawConn struct {
 	buf  bytes.Buffer
 	dec  *hpack.Decoder
 	seen map[uint32]*rawAnswer
+
+	saw func(b []byte) // sees each header block; nil: nobody does
 }
 
 // rawAnswer is what came on one stream.
@@ -180,6 +182,9 @@ func (c *rawConn) take(f http2.Frame) {
 	}
 	switch f := f.(type) {
 	case *http2.HeadersFrame:
+		if c.saw != nil {
+			c.saw(f.HeaderBlockFragment())
+		}
 		if f.HeadersEnded() {
 			decode(f.HeaderBlockFragment())
 		}

@@ -72,7 +72,7 @@ func TestIndexedBlocksAreRead(t *testing.T) {
 		}
 	}
 	indexed := string(c.block(request()...))
-	if !newHeaderReader(1 << 12).steady([]byte(indexed)) {
+	if steady, _ := newHeaderReader(1 << 12).survey([]byte(indexed)); !steady {
 		t.Fatalf("the block is not steady: %x", indexed)
 	}
 	c.call(21, "x", "do", "fail") // adds an entry, so that each index names another one

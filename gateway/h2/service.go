@@ -215,7 +215,8 @@ func (st *Stream) header(md metadata.MD) {
 	}
 	st.begun = true
 	at := len(c.out.small)
-	c.out.small = appendHeaders(appendFrame(c.out.small, 0, frameHeaders, flagEndHeaders, st.id), st.begunAs, fields)
+	c.out.small = c.appendShrink(appendFrame(c.out.small, 0, frameHeaders, flagEndHeaders, st.id))
+	c.out.small = appendHeaders(c.out.small, st.begunAs, fields)
 	c.blockLocked(at)
 }
 

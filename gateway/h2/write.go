@@ -393,6 +393,9 @@ func (c *conn) takeLocked(o *outgoing, n int) {
 // endLocked sends the trailers, and a reset where the client is still sending, and
 // forgets the stream.
 func (c *conn) endLocked(st *Stream, block []byte) {
+	if c.shrink {
+		block = append(c.appendShrink(nil), block...)
+	}
 	c.out.small = c.appendBlock(c.out.small, st.id, flagEndStream, block)
 	if !st.remoteEnd.Load() {
 		c.out.small = appendReset(c.out.small, st.id, codeNo)
