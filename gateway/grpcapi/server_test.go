@@ -24,6 +24,7 @@ import (
 	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
 )
@@ -53,6 +54,7 @@ type rig struct {
 	load     Load // nil: none
 	client   inference.GRPCInferenceServiceClient
 	conn     *grpc.ClientConn
+	regions  *regions.Registry
 }
 
 type option func(*Config, *rig)
@@ -65,7 +67,7 @@ func start(t *testing.T, options ...option) *rig {
 	for _, o := range options {
 		o(&cfg, r)
 	}
-	server, err := NewServer(t.Context(), cfg, Deps{Pipeline: r.pipeline, Control: r.control, Bodies: r.bodies, Load: r.load})
+	server, err := NewServer(t.Context(), cfg, Deps{Pipeline: r.pipeline, Control: r.control, Bodies: r.bodies, Load: r.load, Regions: r.regions})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,10 +278,13 @@ func TestEnvelopeAndForwardedHeaders(t *testing.T) {
 
 func TestCancelAndDeadlineReachThePipeline(t *testing.T) {
 	onBothCodecs(t, func(t *testing.T, codec option) {
-		entered, left := make(chan struct{}, 1), make(chan error, 1)
+		entered, left := make(chan struct{}, 1), make(chan error, 10)
 		r := start(t, codec, func(_ *Config, r *rig) {
 			r.pipeline.infer = func(ctx context.Context, _ *infer.Request, _ infer.SendFunc) error {
-				entered <- struct{}{}
+				select {
+				case entered <- struct{}{}:
+				default:
+				}
 				<-ctx.Done()
 				left <- ctx.Err()
 				return ctx.Err()
@@ -293,12 +298,17 @@ func TestCancelAndDeadlineReachThePipeline(t *testing.T) {
 		if err := <-left; !errors.Is(err, context.Canceled) {
 			t.Fatalf("the pipeline saw %v", err)
 		}
-		ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		if _, err := r.client.ModelInfer(ctx, fp32Request(20_000)); status.Code(err) != codes.DeadlineExceeded {
-			t.Fatalf("got %v", err)
+		// On a busy machine a call's time may be over before it arrives.
+		for allowed := 50 * time.Millisecond; len(left) == 0 && allowed < time.Minute; allowed *= 2 {
+			ctx, cancel = context.WithTimeout(t.Context(), allowed)
+			defer cancel()
+			if _, err := r.client.ModelInfer(ctx, fp32Request(20_000)); status.Code(err) != codes.DeadlineExceeded {
+				t.Fatalf("got %v", err)
+			}
+			if len(entered) > 0 {
+				break
+			}
 		}
-		<-entered
 		<-left // by deadline, or cancelled by the client's own
 		r.settled(t)
 	})
@@ -406,20 +416,6 @@ func TestControlCalls(t *testing.T) {
 	_, err = r.client.RepositoryIndex(ctx, &inference.RepositoryIndexRequest{RepositoryName: "x"})
 	if s := status.Convert(err); s.Code() != codes.Unimplemented || s.Message() != "'repository_name' specification is not supported" {
 		t.Errorf("index of a named repository: %v", err)
-	}
-}
-
-func TestWhatIsNotThereSaysSo(t *testing.T) {
-	r := start(t)
-	for method, in := range map[string]any{
-		"SystemSharedMemoryStatus": &inference.SystemSharedMemoryStatusRequest{}, "SystemSharedMemoryRegister": &inference.SystemSharedMemoryRegisterRequest{},
-		"SystemSharedMemoryUnregister": &inference.SystemSharedMemoryUnregisterRequest{}, "CudaSharedMemoryStatus": &inference.CudaSharedMemoryStatusRequest{},
-		"CudaSharedMemoryRegister": &inference.CudaSharedMemoryRegisterRequest{}, "CudaSharedMemoryUnregister": &inference.CudaSharedMemoryUnregisterRequest{},
-	} {
-		err := r.conn.Invoke(t.Context(), "/inference.GRPCInferenceService/"+method, in, &inference.TraceSettingResponse{})
-		if s := status.Convert(err); s.Code() != codes.Unimplemented || len(s.Message()) < len(method)+10 || s.Message()[:len(method)] != method {
-			t.Errorf("%s: %v", method, err)
-		}
 	}
 }
 

@@ -222,7 +222,7 @@ func TestLongInferenceOutlivesTheBodyTimeout(t *testing.T) {
 }
 
 func TestSlowClients(t *testing.T) {
-	s := start(t, &fake{}, Config{BodyTimeout: 50 * time.Millisecond, ReadHeaderTimeout: 50 * time.Millisecond})
+	s := start(t, &fake{}, Config{BodyTimeout: 50 * time.Millisecond})
 	c := dial(t, s)
 	fmt.Fprint(c, "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -234,7 +234,7 @@ func TestSlowClients(t *testing.T) {
 	if resp.StatusCode != 400 || string(body) != `{"error":"the request body stopped arriving after 1 bytes"}` {
 		t.Errorf("got %s %s", resp.Status, body)
 	}
-	c = dial(t, s)
+	c = dial(t, start(t, &fake{}, Config{ReadHeaderTimeout: 50 * time.Millisecond}))
 	fmt.Fprint(c, "POST /v2/models/m/infer HTTP/1.1\r\nHost: ")
 	if b, err := io.ReadAll(c); err != nil {
 		t.Errorf("headers that stop: %q, %v", b, err)

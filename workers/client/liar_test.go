@@ -179,7 +179,7 @@ func TestDeadlyLoad(t *testing.T) {
 		t.Errorf("%d restarts, want a new worker for each try", n)
 	}
 	// The liar has no such call; where its death is still being noticed none is needed.
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := v.Unload(ctx); err != nil && infer.CodeOf(err) != infer.Unsupported {
 		t.Errorf("got %v", err)
