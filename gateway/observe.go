@@ -60,6 +60,8 @@ func (g *Gateway) serverFigures(gauge, counter func(name, help string, v float64
 		counter("sluice_connections_accepted_total", "Connections of clients that were accepted.", float64(c.Accepted.Load()), "protocol", protocol)
 		gauge("sluice_requests_in_flight", "Calls that were opened and have no answer yet.", float64(g.pipeline.InFlight(protocol)), "protocol", protocol)
 	}
+	gauge("sluice_body_memory_bytes", "Memory of request bodies that is out.", float64(g.bodies.InUse()))
+	gauge("sluice_request_arena_used_bytes", "Bytes of the request arena that are in use.", float64(g.workers.Memory().InUse()))
 	ready := 0.0
 	if g.control.Ready() {
 		ready = 1
