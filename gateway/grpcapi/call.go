@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/h2"
 	"github.com/sluice-serve/sluice/gateway/listen"
+	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
 )
@@ -40,6 +41,8 @@ type Call struct {
 	message    *inference.ModelInferResponse // in place of reply, with StandardCodec
 	envelope   infer.Envelope
 	end        infer.End
+
+	uses []regions.Use // of tensors that lie in regions
 
 	// memory for what most calls need, in one allocation
 	shapes  []int64
@@ -179,6 +182,12 @@ func (s *Service) arrive(ctx context.Context, c *Call, receive func() error) err
 		return err
 	}
 	c.Request.Times.RequestStart = infer.Now()
+	if len(c.uses) > 0 {
+		if err := s.attach(c); err != nil {
+			s.pipeline.Refused(ctx, &c.Request, err)
+			return err
+		}
+	}
 	if s.forward != nil {
 		return s.forwardHeaders(ctx, &c.Request)
 	}

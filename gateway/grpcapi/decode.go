@@ -27,8 +27,9 @@ type decoder struct {
 
 // contents is an encoded InferTensorContents, as far as the input has one.
 type contents struct {
-	data []byte
-	set  bool
+	data   []byte
+	set    bool
+	shared bool // the tensor lies in a region
 }
 
 // maxKeptScratch bounds what a decoder keeps for the next request.
@@ -51,7 +52,7 @@ func (d *decoder) reset() {
 // are views on b, which bind turns into tensors.
 func (d *decoder) request(c *Call, b []byte) error {
 	req := &c.Request
-	req.Inputs, req.Outputs = c.inputs[:0], c.outputs[:0]
+	req.Inputs, req.Outputs, c.uses = c.inputs[:0], c.outputs[:0], c.uses[:0]
 	cur, f := cursor{b}, field{}
 	for len(cur.b) > 0 {
 		if !cur.next(&f) {
@@ -133,9 +134,17 @@ func (d *decoder) input(c *Call, b []byte) error {
 		}
 	}
 	t.Shape = c.shapes[first:len(c.shapes):len(c.shapes)]
+	use, shared, err := sharedOf(t.Name, d.tensor)
+	if err != nil {
+		return err
+	}
+	if data.shared = shared; shared {
+		use.Index = len(c.Request.Inputs)
+		c.uses = append(c.uses, use)
+	}
 	c.Request.Inputs = append(c.Request.Inputs, t)
 	d.contents = append(d.contents, data)
-	return checkShared(t.Name, d.tensor)
+	return nil
 }
 
 // add merges another occurrence of the field: the encodings, one behind the other.
@@ -209,11 +218,7 @@ func (d *decoder) output(c *Call, b []byte) error {
 			}
 		}
 	}
-	if err := applyOutput(&out, d.tensor); err != nil {
-		return err
-	}
-	c.Request.Outputs = append(c.Request.Outputs, out)
-	return nil
+	return c.addOutput(out, d.tensor)
 }
 
 // bind gives every input its data: a view on its raw contents, or its typed contents
@@ -222,10 +227,14 @@ func (d *decoder) output(c *Call, b []byte) error {
 // original's.
 func (d *decoder) bind(c *Call, bodies Bodies) error {
 	req := &c.Request
-	total, typed := int64(0), false
+	total, typed, raws := int64(0), false, d.raws
 	for i := range req.Inputs {
 		t, data := &req.Inputs[i], &d.contents[i]
 		switch {
+		case data.shared && data.set:
+			return infer.Errorf(infer.InvalidArg,
+				"unexpected 'content' provided when using shared memory for input tensor '%s' for model '%s'", t.Name, req.Model)
+		case data.shared:
 		case data.set && len(d.raws) > 0:
 			return infer.Errorf(infer.InvalidArg,
 				"contents field must not be specified when using raw_input_contents for '%s' for model '%s'", t.Name, req.Model)
@@ -235,8 +244,8 @@ func (d *decoder) bind(c *Call, bodies Bodies) error {
 				return err
 			}
 			total, typed = total+alignUp(n), true
-		case i < len(d.raws):
-			t.Data = d.raws[i]
+		case len(raws) > 0:
+			t.Data, raws = raws[0], raws[1:]
 		default:
 			return infer.Errorf(infer.InvalidArg, "unable to find data for input tensor '%s' for model '%s' in request.", t.Name, req.Model)
 		}
@@ -254,6 +263,9 @@ func (d *decoder) bind(c *Call, bodies Bodies) error {
 	rest := body.Data
 	for i := range req.Inputs {
 		t, data := &req.Inputs[i], d.contents[i].data
+		if d.contents[i].shared {
+			continue
+		}
 		n, err := measure(req.Model, t, data)
 		if err != nil {
 			return err

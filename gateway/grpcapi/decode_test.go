@@ -241,9 +241,13 @@ var faults = []struct {
 		"unexpected explicit tensor data for input tensor 'IN' for model 'm' of type 'FP32', expected datatype '<invalid>'"},
 	{"INT8 out of range", typed("INT8", &inference.InferTensorContents{IntContents: []int32{128}}), infer.InvalidArg, "input 'IN': value 128 does not fit datatype INT8"},
 	{"UINT16 out of range", typed("UINT16", &inference.InferTensorContents{UintContents: []uint32{65536}}), infer.InvalidArg, "input 'IN': value 65536 does not fit datatype UINT16"},
-	{"shared memory", func(m *inference.ModelInferRequest) {
+	{"shared memory with contents", func(m *inference.ModelInferRequest) {
 		m.Inputs[0].Parameters = map[string]*inference.InferParameter{"shared_memory_region": stringParam("r"), "shared_memory_byte_size": intParam(4)}
-	}, infer.Unsupported, "tensor 'IN' names a shared memory region: shared memory is not supported"},
+		m.RawInputContents, m.Inputs[0].Contents = nil, &inference.InferTensorContents{Fp32Contents: []float32{1}}
+	}, infer.InvalidArg, "unexpected 'content' provided when using shared memory for input tensor 'IN' for model 'm'"},
+	{"shared memory, size no number", func(m *inference.ModelInferRequest) {
+		m.Inputs[0].Parameters = map[string]*inference.InferParameter{"shared_memory_region": stringParam("r"), "shared_memory_byte_size": stringParam("4")}
+	}, infer.InvalidArg, "invalid value type for 'shared_memory_byte_size' parameter for tensor 'IN', expected int64_param."},
 	{"shared memory without size", func(m *inference.ModelInferRequest) {
 		m.Inputs[0].Parameters = map[string]*inference.InferParameter{"shared_memory_region": stringParam("r")}
 	}, infer.InvalidArg, "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor 'IN'"},

@@ -114,6 +114,9 @@ func checkResponse(r *infer.Response) error {
 	for i := range r.Outputs {
 		t := &r.Outputs[i]
 		want, err := infer.ByteSize(t.Datatype, t.Shape)
+		if !t.Place.IsZero() {
+			want = 0 // who wrote it has checked it
+		}
 		switch {
 		case err != nil:
 			return infer.Errorf(infer.Internal, "output '%s': %w", t.Name, err)

@@ -136,7 +136,7 @@ func (p *fakePipeline) echo(req *infer.Request) *infer.Response {
 		in := &req.Inputs[i]
 		at := len(data)
 		data = append(data, in.Data...)
-		r.Outputs = append(r.Outputs, infer.Tensor{Name: "OUT_" + in.Name, Datatype: in.Datatype, Shape: in.Shape, Data: data[at:]})
+		r.Outputs = append(r.Outputs, infer.Tensor{Name: "OUT_" + in.Name, Place: in.Place, Datatype: in.Datatype, Shape: in.Shape, Data: data[at:]})
 	}
 	return r
 }

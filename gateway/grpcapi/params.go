@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -179,23 +180,46 @@ func custom(req *infer.Request, p *param) error {
 	return nil
 }
 
-// applyOutput puts the parameters of a requested output where they belong.
-func applyOutput(out *infer.RequestedOutput, list []param) error {
-	if err := checkShared(out.Name, list); err != nil {
+// addOutput adds a requested output, whose parameters are put where they belong.
+func (c *Call) addOutput(out infer.RequestedOutput, list []param) error {
+	use, shared, err := sharedOf(out.Name, list)
+	if err != nil {
 		return err
 	}
+	if err := applyOutput(&out, list, shared); err != nil {
+		return err
+	}
+	if shared {
+		use.Output, use.Index = true, len(c.Request.Outputs)
+		c.uses = append(c.uses, use)
+	}
+	c.Request.Outputs = append(c.Request.Outputs, out)
+	return nil
+}
+
+const (
+	regionParam = "shared_memory_region"
+	sizeParam   = "shared_memory_byte_size"
+	offsetParam = "shared_memory_offset"
+)
+
+// applyOutput puts the parameters of a requested output where they belong.
+func applyOutput(out *infer.RequestedOutput, list []param, shared bool) error {
 	for i := range list {
 		p := &list[i]
-		if p.name != "classification" {
+		switch {
+		case p.name == regionParam, p.name == sizeParam, p.name == offsetParam:
+			continue
+		case p.name != "classification":
 			if p.set {
 				out.Params = append(out.Params, infer.Param{Name: p.name, Value: p.value})
 			}
 			continue
-		}
-		if !p.is(infer.KindInt64) {
+		case shared:
+			return infer.Errorf(infer.InvalidArg, "output can't set both 'shared_memory_region' and 'classification'")
+		case !p.is(infer.KindInt64):
 			return infer.Errorf(infer.InvalidArg, "invalid value type for 'classification' parameter, expected int64_param")
-		}
-		if p.value.Int <= 0 {
+		case p.value.Int <= 0:
 			return infer.Errorf(infer.InvalidArg, "invalid value for 'classification' parameter, expected >= 0")
 		}
 		out.Classification = p.value.Int
@@ -203,32 +227,48 @@ func applyOutput(out *infer.RequestedOutput, list []param) error {
 	return nil
 }
 
-// checkShared refuses tensors that name shared memory, with the original's texts for
-// those that do it wrongly.
-func checkShared(tensor string, list []param) error {
-	const region, size, offset = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
+// sharedOf reads where a tensor lies in a region; false: in none. The texts are the
+// original's, which takes negative numbers for huge ones as well.
+func sharedOf(tensor string, list []param) (u regions.Use, shared bool, err error) {
+	if len(list) == 0 {
+		return u, false, nil
+	}
 	var r, s, o *param
 	for i := range list {
 		switch list[i].name {
-		case region:
+		case regionParam:
 			r = &list[i]
-		case size:
+		case sizeParam:
 			s = &list[i]
-		case offset:
+		case offsetParam:
 			o = &list[i]
 		}
 	}
+	wrong := func(name, want string) error {
+		return infer.Errorf(infer.InvalidArg, "invalid value type for '%s' parameter for tensor '%s', expected %s.", name, tensor, want)
+	}
+	alone := func(name string) error {
+		return infer.Errorf(infer.InvalidArg, "'%s' can not be specified without '%s' parameter for tensor '%s'", name, regionParam, tensor)
+	}
 	switch {
 	case r == nil && s != nil:
-		return infer.Errorf(infer.InvalidArg, "'%s' can not be specified without '%s' parameter for tensor '%s'", size, region, tensor)
+		return u, false, alone(sizeParam)
 	case r == nil && o != nil:
-		return infer.Errorf(infer.InvalidArg, "'%s' can not be specified without '%s' parameter for tensor '%s'", offset, region, tensor)
+		return u, false, alone(offsetParam)
 	case r == nil:
-		return nil
+		return u, false, nil
 	case !r.is(infer.KindString):
-		return infer.Errorf(infer.InvalidArg, "invalid value type for '%s' parameter for tensor '%s', expected string_param.", region, tensor)
+		return u, false, wrong(regionParam, "string_param")
 	case s == nil:
-		return infer.Errorf(infer.InvalidArg, "'%s' must be specified along with '%s' parameter for tensor '%s'", size, region, tensor)
+		return u, false, infer.Errorf(infer.InvalidArg, "'%s' must be specified along with '%s' parameter for tensor '%s'", sizeParam, regionParam, tensor)
+	case !s.is(infer.KindInt64):
+		return u, false, wrong(sizeParam, "int64_param")
+	case o != nil && !o.is(infer.KindInt64):
+		return u, false, wrong(offsetParam, "int64_param")
 	}
-	return infer.Errorf(infer.Unsupported, "tensor '%s' names a shared memory region: shared memory is not supported", tensor)
+	u.Region, u.Size = r.value.Str, uint64(s.value.Int)
+	if o != nil {
+		u.Offset = uint64(o.value.Int)
+	}
+	return u, true, nil
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/admin"
 	"github.com/sluice-serve/sluice/proto/inference"
@@ -92,7 +93,8 @@ type Deps struct {
 	Failed func(ctx context.Context, method string, req *infer.Request, err error)
 	// Answered is told the code of every unary call that ends; nil: nobody counts.
 	Answered func(code codes.Code)
-	Load     Load // nil: nothing is said of the load
+	Load     Load              // nil: nothing is said of the load
+	Regions  *regions.Registry // of clients' shared memory; nil: there is none
 }
 
 // Service is the v2 protocol over gRPC, whatever carries it. Make it with NewService.
@@ -105,7 +107,8 @@ type Service struct {
 	bodies   Bodies
 	failure  func(context.Context, string, *infer.Request, error)
 	answered func(codes.Code)
-	load     Load // nil: none
+	load     Load              // nil: none
+	regions  *regions.Registry // nil: none
 
 	forward  *regexp.Regexp // headers that become parameters; nil: none
 	standard bool
@@ -135,7 +138,7 @@ type ServiceConfig struct {
 
 // NewService makes a Service. It fails on a pattern that is no regular expression.
 func NewService(cfg ServiceConfig, deps Deps) (*Service, error) {
-	s := &Service{pipeline: deps.Pipeline, control: deps.Control, bodies: deps.Bodies, failure: deps.Failed, answered: deps.Answered, load: deps.Load,
+	s := &Service{pipeline: deps.Pipeline, control: deps.Control, bodies: deps.Bodies, failure: deps.Failed, answered: deps.Answered, load: deps.Load, regions: deps.Regions,
 		standard: cfg.StandardCodec, compress: cfg.CompressResponses, stop: make(chan struct{})}
 	if cfg.Forward != "" {
 		re, err := regexp.Compile("(?i)" + cfg.Forward)

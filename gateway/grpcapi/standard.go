@@ -61,10 +61,15 @@ func fromMessage(c *Call, m *inference.ModelInferRequest, bodies Bodies) error {
 		if params, err = fromParams(in.Parameters); err != nil {
 			return err
 		}
-		if err := checkShared(in.Name, params); err != nil {
+		use, shared, err := sharedOf(in.Name, params)
+		if err != nil {
 			return err
 		}
-		data := contents{set: in.Contents != nil}
+		if shared {
+			use.Index = len(req.Inputs)
+			c.uses = append(c.uses, use)
+		}
+		data := contents{set: in.Contents != nil, shared: shared}
 		if data.set {
 			if data.data, err = proto.Marshal(in.Contents); err != nil {
 				return err
@@ -78,10 +83,9 @@ func fromMessage(c *Call, m *inference.ModelInferRequest, bodies Bodies) error {
 		if params, err = fromParams(o.Parameters); err != nil {
 			return err
 		}
-		if err := applyOutput(&out, params); err != nil {
+		if err := c.addOutput(out, params); err != nil {
 			return err
 		}
-		req.Outputs = append(req.Outputs, out)
 	}
 	return d.bind(c, bodies)
 }

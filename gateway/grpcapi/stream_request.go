@@ -82,6 +82,8 @@ func (r *streamRequest) begin() {
 		if err := st.within(&r.envelope); err != nil {
 			return err
 		}
+		r.envelope.Header, r.envelope.Fields = st.env.Header, st.env.Fields
+		defer func() { r.envelope.Header, r.envelope.Fields = nil, nil }()
 		return s.arrive(st.ctx, &r.Call, func() error { return r.err })
 	})
 	if err != nil {

@@ -73,7 +73,7 @@ func (r *Registry) attachLocked(h *hold, owner string, req *infer.Request, uses 
 		switch {
 		case u.Offset >= size:
 			return infer.Errorf(infer.InvalidArg, "Invalid offset for shared memory region: '%s'", u.Region)
-		case u.Size > size-u.Offset:
+		case u.Size > size-u.Offset, u.Size == 0 && !u.Output:
 			return infer.Errorf(infer.InvalidArg, "Invalid offset + byte size for shared memory region: '%s'", u.Region)
 		}
 		row.refs++
