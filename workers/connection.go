@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers/internal/region"
 )
 
 // connection is one gateway's connection, and what it loaded.
@@ -19,6 +20,9 @@ type connection struct {
 	lane   *lane // nil: no memory is shared. Set before the first call comes over it
 	laneOn atomic.Bool
 
+	regions *region.Table // of clients' memory that batches may name
+	opening sync.Mutex    // held over taking a descriptor of a region
+
 	once   sync.Once
 	mu     sync.Mutex
 	models map[uint64]*model // guarded by mu: by handle; also those that are being loaded
@@ -26,7 +30,7 @@ type connection struct {
 }
 
 func newConnection(w *Worker, conn net.Conn, l *lane) *connection {
-	return &connection{Conn: conn, worker: w, lane: l, models: map[uint64]*model{}}
+	return &connection{Conn: conn, worker: w, lane: l, models: map[uint64]*model{}, regions: region.NewTable()}
 }
 
 // connAddr leads from a call's peer to its connection.
@@ -82,8 +86,10 @@ func (c *connection) lost() {
 		for _, m := range models {
 			m.beginUnload(c)
 		}
-		if lane != nil && !c.local {
+		if !c.local {
 			c.worker.running.Go(func() { c.unmap(models) })
+		} else {
+			c.regions.CloseAll() // what a batch uses, it frees
 		}
 		c.worker.forget(c)
 	})
@@ -91,8 +97,12 @@ func (c *connection) lost() {
 
 // unmap gives the shared memory back once no instance uses it any more.
 func (c *connection) unmap(models []*model) {
+	c.regions.CloseAll() // what a batch uses, it frees
 	for _, m := range models {
 		<-m.stopped
+	}
+	if c.lane == nil {
+		return
 	}
 	if err := c.lane.Close(); err != nil {
 		c.worker.log.Error("the memory shared with a gateway was not given back", "error", err)

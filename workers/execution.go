@@ -83,6 +83,10 @@ type execution struct {
 	scratch  []byte
 	cut      bool // requests have their inputs
 
+	uses   []use  // regions of clients' memory
+	parts  []part // of inputs in them that are gathered
+	placed bool   // a request has destinations for outputs
+
 	blocks  []*block
 	final   draft // what is sent when Execute has returned
 	part    draft // what is sent at once
@@ -103,7 +107,12 @@ func (x *execution) prepare() error {
 	if err := x.prepareRequests(); err != nil {
 		return err
 	}
-	return x.prepareInputs()
+	x.preparePlaces()
+	if err := x.prepareInputs(); err != nil {
+		return err
+	}
+	x.checkRegions()
+	return nil
 }
 
 func (x *execution) prepareRequests() error {
@@ -138,7 +147,7 @@ func (x *execution) prepareInputs() error {
 	k := 0
 	for i := range x.batch.Inputs {
 		in := &x.batch.Inputs[i]
-		data, again, err := x.inputData(in, k)
+		data, again, err := x.inputData(i, k)
 		if err != nil {
 			return err
 		}
@@ -156,7 +165,11 @@ func (x *execution) prepareInputs() error {
 
 // inputData is the view on an input, or how many bytes of it have to be gathered: it
 // has several segments, or one that its datatype's alignment forbids to read.
-func (x *execution) inputData(in *wire.Input, k int) (data []byte, gather int64, err error) {
+func (x *execution) inputData(i, k int) (data []byte, gather int64, err error) {
+	in := &x.batch.Inputs[i]
+	if inRegion(in) {
+		return x.placedInput(i, k)
+	}
 	var n int64
 	for i, s := range in.Segments {
 		data, err = x.inst.transport.view(k+i, s)
@@ -183,13 +196,17 @@ func (x *execution) gather(total int64) error {
 	if int64(len(x.scratch)) < total {
 		x.scratch = alignedBytes(total)
 	}
-	rest := x.scratch
+	rest, parts := x.scratch, x.parts
 	k := 0
 	for i := range x.batch.Inputs {
 		in := &x.batch.Inputs[i]
 		if x.inputs[i].Data == nil && len(in.Segments) > 0 {
-			n := 0
+			n, taken := x.gatherParts(rest, parts, i)
+			parts = parts[taken:]
 			for j, s := range in.Segments {
+				if taken > 0 {
+					break
+				}
 				data, err := x.inst.transport.view(k+j, s)
 				if err != nil {
 					return err
@@ -251,6 +268,7 @@ func (x *execution) finish(err error) {
 // release drops what the batch pointed to and gives back its memory.
 func (x *execution) release() {
 	x.inst.transport.end(x)
+	x.releaseRegions()
 	if len(x.scratch) > keptScratch {
 		x.scratch = nil
 	}
@@ -289,6 +307,8 @@ func (x *execution) InferDone() {
 	}
 }
 
+func (x *execution) isLost(i int) bool { return i >= 0 && i < len(x.requests) && x.requests[i].lost }
+
 // Alloc fits backend.Batch.
 func (x *execution) Alloc(n int64) ([]byte, error) {
 	if n < 0 {
@@ -318,10 +338,13 @@ func (x *execution) Outputs(outputs []infer.Tensor) error {
 			}
 		}
 	}
-	if x.open < len(x.requests) {
+	if x.checkRegions(); x.open == 0 {
+		return nil
+	}
+	if x.open < len(x.requests) || x.placed {
 		return x.split(outputs)
 	}
-	out, err := x.put(&x.final, outputs)
+	out, err := x.put(&x.final, outputs, noRequest)
 	if err != nil {
 		return err
 	}
@@ -340,7 +363,10 @@ func (x *execution) split(outputs []infer.Tensor) error {
 		if r.answered {
 			continue
 		}
-		part, err := x.splitOne(outputs, i)
+		part, err := outputs, error(nil)
+		if x.batch.Rows > 0 {
+			part, err = x.splitOne(outputs, i)
+		}
 		if err == nil {
 			err = x.Respond(i, part, nil, true)
 		}
@@ -353,6 +379,9 @@ func (x *execution) split(outputs []infer.Tensor) error {
 
 // Respond fits backend.Batch.
 func (x *execution) Respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error {
+	if x.isLost(i) {
+		return nil
+	}
 	if i < 0 || i >= len(x.requests) || x.requests[i].answered {
 		return x.misused(fmt.Sprintf("answered request %d, which had its final answer", i))
 	}
@@ -363,7 +392,10 @@ func (x *execution) Respond(i int, outputs []infer.Tensor, params infer.Params, 
 		d.result.More = true
 		defer x.parted(len(x.blocks), len(x.outputs), len(x.shapes))
 	}
-	out, err := x.put(d, outputs)
+	out, err := x.put(d, outputs, i)
+	if x.checkRegions(); x.isLost(i) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -390,13 +422,16 @@ func (x *execution) parted(blocks, outputs, shapes int) {
 
 // Repeat fits backend.Batch.
 func (x *execution) Repeat(i int, outputs []infer.Tensor) error {
+	if x.isLost(i) {
+		return nil
+	}
 	if i < 0 || i >= len(x.requests) || x.requests[i].answered {
 		return x.misused(fmt.Sprintf("asked to repeat request %d, which had its final answer", i))
 	}
 	if !x.inst.iterative {
 		return x.misused("asked to repeat a request without iterative_sequence")
 	}
-	out, err := x.put(&x.final, outputs)
+	out, err := x.put(&x.final, outputs, noRequest)
 	if err != nil {
 		return err
 	}
@@ -408,6 +443,9 @@ func (x *execution) Repeat(i int, outputs []infer.Tensor) error {
 
 // Fail fits backend.Batch.
 func (x *execution) Fail(i int, err error) error {
+	if x.isLost(i) {
+		return nil
+	}
 	if i < 0 || i >= len(x.requests) || x.requests[i].answered || err == nil {
 		return x.misused(fmt.Sprintf("failed request %d, which had its final answer, with %v", i, err))
 	}
@@ -428,11 +466,15 @@ func (x *execution) misused(what string) error {
 	return infer.Errorf(infer.Internal, "the model %s", what)
 }
 
-// put checks the outputs and makes them part of d. On an error d is as before.
-func (x *execution) put(d *draft, outputs []infer.Tensor) ([]wire.Output, error) {
+// noRequest stands for all requests of a batch together.
+const noRequest = -1
+
+// put checks the outputs of a request, or of all, and makes them part of d. On an error d
+// is as before. A request whose own memory can't take them is lost.
+func (x *execution) put(d *draft, outputs []infer.Tensor, request int) ([]wire.Output, error) {
 	first, blocks, tensors, size := len(x.outputs), len(d.blocks), len(d.tensors), d.size
 	for i := range outputs {
-		o, err := x.output(d, &outputs[i])
+		o, err := x.output(d, &outputs[i], request)
 		if err != nil {
 			x.outputs, d.blocks, d.tensors, d.size = x.outputs[:first], d.blocks[:blocks], d.tensors[:tensors], size
 			return nil, err
@@ -442,13 +484,23 @@ func (x *execution) put(d *draft, outputs []infer.Tensor) ([]wire.Output, error)
 	return x.outputs[first:len(x.outputs):len(x.outputs)], nil
 }
 
-func (x *execution) output(d *draft, t *infer.Tensor) (wire.Output, error) {
+func (x *execution) output(d *draft, t *infer.Tensor, request int) (wire.Output, error) {
 	if err := checkOutput(t); err != nil {
 		return wire.Output{}, err
 	}
 	at := len(x.shapes)
 	x.shapes = append(x.shapes, t.Shape...)
 	o := wire.Output{Name: t.Name, Datatype: t.Datatype, Shape: x.shapes[at:len(x.shapes):len(x.shapes)]}
+	if x.placed && request != noRequest {
+		s, in, err := x.store(request, t)
+		if err != nil {
+			x.lose(request, err)
+		}
+		if in || err != nil {
+			o.Data = s
+			return o, err
+		}
+	}
 	if len(t.Data) == 0 {
 		o.Data = x.inst.transport.place(d, nil, nil)
 		return o, nil

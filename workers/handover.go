@@ -50,11 +50,11 @@ func (h handover) receive(raw net.Conn) (net.Conn, credentials.AuthInfo, error) 
 	if !ok {
 		return nil, nil, fmt.Errorf("a connection over %s", c.LocalAddr().Network())
 	}
-	fds, err := shm.ReceiveDescriptors(socket, len([...]int{inheritedRequests, inheritedResponses, inheritedLane, inheritedBell}))
+	fds, err := shm.ReceiveDescriptors(socket, len([...]int{inheritedRequests, inheritedResponses, inheritedLane, inheritedBell, inheritedPass}))
 	if err != nil {
 		return nil, nil, err
 	}
-	shared, err := openShared([4]int(fds))
+	shared, err := openShared([5]int(fds))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -78,9 +78,9 @@ func (h handover) Clone() credentials.TransportCredentials { return h }
 // OverrideServerName fits credentials.TransportCredentials.
 func (h handover) OverrideServerName(string) error { return nil }
 
-// openShared maps what was handed over: request arena, response arena, lane and bell,
-// in this order. It owns the descriptors.
-func openShared(fds [4]int) (*Shared, error) {
+// openShared maps what was handed over: request arena, response arena, lane, bell and the
+// socket of regions, in this order. It owns the descriptors.
+func openShared(fds [5]int) (*Shared, error) {
 	s := &Shared{}
 	var err error
 	if s.Requests, err = shm.OpenArena(fds[0], false); err != nil {
@@ -90,8 +90,9 @@ func openShared(fds [4]int) (*Shared, error) {
 		return nil, errors.Join(fmt.Errorf("response arena: %w", err), s.Requests.Close(), shm.CloseDescriptors(fds[1:]...))
 	}
 	if s.Lane, err = shm.OpenLane(fds[2], fds[3]); err != nil {
-		return nil, errors.Join(fmt.Errorf("lane: %w", err), s.Requests.Close(), s.Responses.Close())
+		return nil, errors.Join(fmt.Errorf("lane: %w", err), s.Requests.Close(), s.Responses.Close(), shm.CloseDescriptors(fds[4]))
 	}
+	s.Pass = os.NewFile(uintptr(fds[4]), "regions")
 	return s, nil
 }
 

@@ -18,6 +18,7 @@ const (
 	inheritedResponses = 5 // memfd: the response arena, allocated from here
 	inheritedLane      = 6 // memfd: the lane
 	inheritedBell      = 7 // eventfd: wakes the gateway's reader of the lane
+	inheritedPass      = 8 // socket that descriptors of clients' memory come through
 )
 
 // Inherit takes over the descriptors that a gateway handed to this process. It may be
@@ -45,5 +46,7 @@ func Inherit() (net.Conn, *Shared, error) {
 	if s.Lane, err = shm.OpenLane(inheritedLane, inheritedBell); err != nil {
 		return conn, nil, errors.Join(fmt.Errorf("inherited lane: %w", err), s.Requests.Close(), s.Responses.Close())
 	}
+	unix.CloseOnExec(inheritedPass)
+	s.Pass = os.NewFile(inheritedPass, "regions")
 	return conn, s, nil
 }

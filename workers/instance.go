@@ -72,7 +72,7 @@ func (inst *instance) closeBackend(made backend.Instance) (err error) {
 func (inst *instance) execute(x *execution, made backend.Instance) {
 	err := x.prepare()
 	switch {
-	case err != nil:
+	case err != nil || x.open == 0:
 	case x.allCancelled():
 		err = infer.Refusef(infer.Cancelled, infer.ReasonCancelled, "request was cancelled")
 	default:

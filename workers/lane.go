@@ -1,7 +1,9 @@
 package workers
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +20,7 @@ type Shared struct {
 	Requests  *shm.Arena // read only
 	Responses *shm.Arena // allocated from here
 	Lane      *shm.Lane
+	Pass      *os.File // where descriptors of clients' memory come from (shm.TakeFile); nil: none do
 }
 
 // Close unmaps all of it. No instance may run any more.
@@ -27,6 +30,10 @@ func (s *Shared) Close() error {
 		if first == nil {
 			first = err
 		}
+	}
+	if s.Pass != nil {
+		first = errors.Join(first, s.Pass.Close())
+		s.Pass = nil
 	}
 	return first
 }

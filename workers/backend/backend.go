@@ -98,8 +98,13 @@ type Batch interface {
 	// was read. Answers of which there is no end had better not come from it: what
 	// Respond copies is freed as soon as that answer was read.
 	Alloc(n int64) ([]byte, error)
+	// AllocOutput is Alloc for the data of one output of the whole batch. Where one request
+	// is alone in its batch and wants that output in its client's memory, it is that, 8-byte
+	// aligned: the client sees and may change it at any time, so that a backend which reads
+	// it again must not rely on what it reads. An error is that there is not enough of it.
+	AllocOutput(name string, n int64) ([]byte, error)
 	// Outputs answers all requests with tensors of the whole batch, rows first. Data
-	// in memory from Alloc is not copied, other data is before it returns. It is the
+	// in memory from Alloc or AllocOutput is not copied, other data is before it returns. It is the
 	// last answer.
 	Outputs(outputs []infer.Tensor) error
 	// Respond answers request i; final says that no other answer follows. The rules

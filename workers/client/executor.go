@@ -12,6 +12,8 @@ import (
 type link interface {
 	// post sends e.batch, which is e.current. An error means that it was not sent.
 	post(e *executor) error
+	// has says that the worker has opened the region of a slot.
+	has(slot uint32) bool
 	// cancel says that nobody waits for request i of e.current any more.
 	cancel(e *executor, i int)
 }
@@ -170,14 +172,20 @@ func describe(d *wire.Batch, b *infer.Batch) {
 	d.Requests = grow(d.Requests, len(b.Requests))
 	for i, q := range b.Requests {
 		r := &d.Requests[i]
-		outputs := r.Outputs[:0]
+		outputs, places := r.Outputs[:0], r.Places[:0]
 		for k := range q.Outputs {
 			outputs = append(outputs, q.Outputs[k].Name)
+			if p := q.Outputs[k].Place; !p.IsZero() {
+				places = append(pad(places, k), segmentOf(p))
+			}
 		}
 		if len(outputs) > 0 {
 			outputs = append(outputs, b.Also...)
 		}
-		*r = wire.Request{ID: q.ID, Rows: q.Rows, Params: q.Params, Outputs: outputs, Correlation: q.Correlation,
+		if len(places) > 0 {
+			places = pad(places, len(outputs))
+		}
+		*r = wire.Request{ID: q.ID, Rows: q.Rows, Params: q.Params, Outputs: outputs, Places: places, Correlation: q.Correlation,
 			Start: q.SequenceStart, End: q.SequenceEnd, Cancel: uint32(i), Timeout: timeLeft(q)}
 	}
 	d.Inputs = grow(d.Inputs, len(b.Inputs))
@@ -186,6 +194,17 @@ func describe(d *wire.Batch, b *infer.Batch) {
 		*out = wire.Input{Name: in.Name, Datatype: in.Datatype, Shape: in.Shape, Layout: in.Layout, Extents: in.Extents,
 			Segments: out.Segments[:0]}
 	}
+}
+
+// segmentOf names a place.
+func segmentOf(p infer.Place) wire.Segment { return wire.InRegion(p.Region, p.Offset, p.Size) }
+
+// pad appends zero segments up to n.
+func pad(s []wire.Segment, n int) []wire.Segment {
+	for len(s) < n {
+		s = append(s, wire.Segment{})
+	}
+	return s
 }
 
 func grow[T any](s []T, n int) []T {

@@ -50,10 +50,12 @@ type laneLink struct {
 	arena  *shm.Arena // of requests
 	memory *peerMemory
 	boxes  []atomic.Pointer[executor] // by mailbox
+
+	regions *regionSet
 }
 
-func newLaneLink(arena *shm.Arena, m *peerMemory) *laneLink {
-	return &laneLink{arena: arena, memory: m, boxes: make([]atomic.Pointer[executor], m.lane.Mailboxes())}
+func newLaneLink(arena *shm.Arena, m *peerMemory, regions *regionSet) *laneLink {
+	return &laneLink{arena: arena, memory: m, regions: regions, boxes: make([]atomic.Pointer[executor], m.lane.Mailboxes())}
 }
 
 func (l *laneLink) post(e *executor) error {
@@ -74,7 +76,11 @@ func (l *laneLink) post(e *executor) error {
 
 // place names an input's segments, after copying those that lie elsewhere.
 func (l *laneLink) place(e *executor, in *infer.BatchInput, d *wire.Input) error {
-	for _, s := range in.Segments {
+	for i, s := range in.Segments {
+		if in.Places != nil && !in.Places[i].IsZero() {
+			d.Segments = append(d.Segments, segmentOf(in.Places[i]))
+			continue
+		}
 		off, ok := l.arena.Offset(s)
 		if !ok && len(s) > 0 {
 			if off, ok = l.memory.responses.Offset(s); ok {
@@ -125,6 +131,8 @@ func (l *laneLink) encode(e *executor) (int64, error) {
 	return n, nil
 }
 
+func (l *laneLink) has(slot uint32) bool { return l.regions.has(slot) }
+
 func (l *laneLink) cancel(e *executor, i int) { atomic.StoreUint32(&e.flags[i], 1) }
 
 // run reads completions until the lane is shut, after those that are in it, or the
@@ -162,7 +170,7 @@ func (l *laneLink) complete(c *shm.Completion) error {
 		e.finish(b, &infer.Result{Err: err})
 		return nil
 	}
-	r, err := l.receive(e, c, len(b.Requests))
+	r, err := l.receive(e, c, b)
 	if err != nil {
 		return err
 	}
@@ -174,7 +182,7 @@ func (l *laneLink) complete(c *shm.Completion) error {
 	return nil
 }
 
-func (l *laneLink) receive(e *executor, c *shm.Completion, requests int) (*received, error) {
+func (l *laneLink) receive(e *executor, c *shm.Completion, b *infer.Batch) (*received, error) {
 	if c.Length > maxDescriptor {
 		return nil, fmt.Errorf("a result's descriptor has %d bytes, the most is %d", c.Length, maxDescriptor)
 	}
@@ -190,7 +198,7 @@ func (l *laneLink) receive(e *executor, c *shm.Completion, requests int) (*recei
 		return nil, fmt.Errorf("the result of batch %d came for batch %d", e.result.ID, c.Batch)
 	}
 	r := &received{memory: l.memory, token: c.Token}
-	if err := r.setResult(&e.result, requests, l.memory); err != nil {
+	if err := r.setResult(&e.result, b, l.memory); err != nil {
 		return nil, err
 	}
 	if !r.hasData() {

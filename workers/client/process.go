@@ -75,8 +75,8 @@ func startProcess(w LocalWorker, files []int, log *slog.Logger, ended func(error
 }
 
 // shared duplicates are handed over in this order, from descriptor 4 on.
-func sharedFiles(requests, responses *shm.Arena, lane *shm.Lane) []int {
-	return []int{requests.FD(), responses.FD(), lane.FD(), lane.Bell()}
+func sharedFiles(requests *shm.Arena, m *peerMemory, pass int) []int {
+	return []int{requests.FD(), m.responses.FD(), m.lane.FD(), m.lane.Bell(), pass}
 }
 
 func (p *process) pid() int { return p.cmd.Process.Pid }

@@ -26,8 +26,8 @@ type received struct {
 	rest    []int64 // of shapes
 }
 
-// setResult fills r.result from a decoded descriptor of a batch of so many requests.
-func (r *received) setResult(w *wire.Result, requests int, mem viewer) error {
+// setResult fills r.result from a decoded descriptor for a batch.
+func (r *received) setResult(w *wire.Result, b *infer.Batch, mem viewer) error {
 	r.rest = r.shapes[:]
 	out := &r.result
 	out.More, out.Compute = w.More, w.Compute
@@ -41,28 +41,28 @@ func (r *received) setResult(w *wire.Result, requests int, mem viewer) error {
 		if len(w.Outputs) > len(r.tensors) {
 			tensors = make([]infer.Tensor, 0, len(w.Outputs))
 		}
-		out.Outputs, err = r.appendTensors(tensors, w.Outputs, mem)
+		out.Outputs, err = r.appendTensors(tensors, w.Outputs, nil, mem)
 		return err
 	}
 	out.Responses = make([]infer.RequestResult, len(w.Responses))
 	for i := range w.Responses {
-		if err := r.setResponse(&out.Responses[i], &w.Responses[i], requests, mem); err != nil {
+		if err := r.setResponse(&out.Responses[i], &w.Responses[i], b, mem); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *received) setResponse(out *infer.RequestResult, w *wire.Response, requests int, mem viewer) error {
-	if w.Index < 0 || w.Index >= requests {
-		return infer.Errorf(infer.Internal, "an answer to request %d of a batch of %d", w.Index, requests)
+func (r *received) setResponse(out *infer.RequestResult, w *wire.Response, b *infer.Batch, mem viewer) error {
+	if w.Index < 0 || w.Index >= len(b.Requests) {
+		return infer.Errorf(infer.Internal, "an answer to request %d of a batch of %d", w.Index, len(b.Requests))
 	}
 	out.Index = w.Index
 	if w.Err != "" {
 		out.Err = infer.Refusef(w.Code, known(w.Reason), "%s", w.Err)
 		return nil
 	}
-	tensors, err := r.appendTensors(make([]infer.Tensor, 0, len(w.Outputs)), w.Outputs, mem)
+	tensors, err := r.appendTensors(make([]infer.Tensor, 0, len(w.Outputs)), w.Outputs, b.Requests[w.Index], mem)
 	if err != nil {
 		return err
 	}
@@ -77,9 +77,18 @@ func (r *received) setResponse(out *infer.RequestResult, w *wire.Response, reque
 	return nil
 }
 
-func (r *received) appendTensors(dst []infer.Tensor, outputs []wire.Output, mem viewer) ([]infer.Tensor, error) {
+// appendTensors reads the outputs of a request, or with nil of all.
+func (r *received) appendTensors(dst []infer.Tensor, outputs []wire.Output, q *infer.Request, mem viewer) ([]infer.Tensor, error) {
 	for i := range outputs {
 		o := &outputs[i]
+		if slot, off, ok := o.Data.Region(); ok {
+			p := infer.Place{Region: slot, Offset: off, Size: o.Data.Length}
+			if err := checkPlace(q, o.Name, p); err != nil {
+				return nil, err
+			}
+			dst = append(dst, infer.Tensor{Name: o.Name, Datatype: o.Datatype, Shape: r.keepShape(o.Shape), Place: p})
+			continue
+		}
 		data, err := mem.view(o.Data)
 		if err != nil {
 			return nil, err
@@ -87,6 +96,18 @@ func (r *received) appendTensors(dst []infer.Tensor, outputs []wire.Output, mem 
 		dst = append(dst, infer.Tensor{Name: o.Name, Datatype: o.Datatype, Shape: r.keepShape(o.Shape), Data: data})
 	}
 	return dst, nil
+}
+
+// checkPlace says that an output was wanted where the worker says it is.
+func checkPlace(q *infer.Request, name string, p infer.Place) error {
+	if q != nil {
+		for i := range q.Outputs {
+			if o := &q.Outputs[i]; o.Name == name && o.Place.Region == p.Region && o.Place.Offset == p.Offset && p.Size <= o.Place.Size {
+				return nil
+			}
+		}
+	}
+	return infer.Errorf(infer.Internal, "an answer lies in a shared memory region, where output '%s' was not wanted", name)
 }
 
 func (r *received) keepShape(shape []int64) []int64 {

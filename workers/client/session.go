@@ -31,6 +31,7 @@ type session struct {
 	link    link
 	process *process    // nil: somebody else started it
 	memory  *peerMemory // nil: of another host
+	regions regionSet
 
 	cancel  context.CancelFunc // of the stream and of the tasks
 	readers sync.WaitGroup     // of results
@@ -133,13 +134,17 @@ func (s *session) openLocal(c *Config, w LocalWorker, requests *shm.Arena) error
 	if err := s.share(c); err != nil {
 		return err
 	}
-	p, conn, err := startProcess(w, sharedFiles(requests, s.memory.responses, s.memory.lane), s.log, func(err error) {
+	pass, err := s.regions.newPass()
+	if err != nil {
+		return err
+	}
+	p, conn, err := startProcess(w, sharedFiles(requests, s.memory, pass), s.log, func(err error) {
 		if err == nil {
 			err = errors.New("exit status 0")
 		}
 		s.fail(fmt.Errorf("process ended: %w", err))
 	})
-	if err != nil {
+	if err := errors.Join(err, shm.CloseDescriptors(pass)); err != nil {
 		return err
 	}
 	s.process = p
@@ -169,7 +174,12 @@ func (s *session) openSocket(ctx context.Context, c *Config, path string, reques
 	if err := s.share(c); err != nil {
 		return err
 	}
-	if err := shm.SendDescriptors(conn, sharedFiles(requests, s.memory.responses, s.memory.lane)...); err != nil {
+	pass, err := s.regions.newPass()
+	if err != nil {
+		return err
+	}
+	err = shm.SendDescriptors(conn, sharedFiles(requests, s.memory, pass)...)
+	if err := errors.Join(err, shm.CloseDescriptors(pass)); err != nil {
 		return err
 	}
 	return s.connect("worker", insecure.NewCredentials(), func(context.Context) (net.Conn, error) { return conn, nil })
@@ -227,7 +237,7 @@ func (s *session) start(ctx context.Context, c *Config) error {
 }
 
 func (s *session) startLane() {
-	l := newLaneLink(s.arena, s.memory)
+	l := newLaneLink(s.arena, s.memory, &s.regions)
 	s.link = l
 	s.readers.Go(func() {
 		if err := l.run(); err != nil {
@@ -241,7 +251,7 @@ func (s *session) startStream(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open the stream of batches: %w", err)
 	}
-	l := newStreamLink(stream)
+	l := newStreamLink(stream, &s.regions)
 	s.link = l
 	s.readers.Go(func() { s.fail(l.send()) })
 	s.readers.Go(func() { s.fail(l.receive()) })
@@ -327,5 +337,8 @@ func (s *session) end(grace time.Duration) {
 	}
 	if s.memory != nil {
 		s.memory.drop()
+	}
+	if err := s.regions.close(); err != nil {
+		s.log.Error("the socket of regions was not closed", "error", err)
 	}
 }

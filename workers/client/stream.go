@@ -16,13 +16,15 @@ type streamLink struct {
 	stream workerpb.Worker_ExecuteClient
 	wake   chan struct{} // one token: the queue is not empty
 
+	regions *regionSet
+
 	mu       sync.Mutex
 	queue    []*workerpb.ExecuteRequest // guarded by mu; as long as there are instances, and cancellations
 	inFlight map[uint64]*executor       // guarded by mu: by batch ID
 }
 
-func newStreamLink(s workerpb.Worker_ExecuteClient) *streamLink {
-	return &streamLink{stream: s, wake: make(chan struct{}, 1), inFlight: map[uint64]*executor{}}
+func newStreamLink(s workerpb.Worker_ExecuteClient, regions *regionSet) *streamLink {
+	return &streamLink{stream: s, regions: regions, wake: make(chan struct{}, 1), inFlight: map[uint64]*executor{}}
 }
 
 func (l *streamLink) post(e *executor) error {
@@ -31,7 +33,12 @@ func (l *streamLink) post(e *executor) error {
 	var off int64
 	for i := range b.Inputs {
 		d := &e.batch.Inputs[i]
-		for _, s := range b.Inputs[i].Segments {
+		for k, s := range b.Inputs[i].Segments {
+			if places := b.Inputs[i].Places; places != nil && !places[k].IsZero() {
+				d.Segments = append(d.Segments, segmentOf(places[k]))
+				m.Tensors = append(m.Tensors, nil) // one for each segment
+				continue
+			}
 			d.Segments = append(d.Segments, wire.Segment{Offset: off, Length: int64(len(s))})
 			off += int64(len(s))
 			m.Tensors = append(m.Tensors, s) // unchanged until the final result
@@ -51,6 +58,8 @@ func (l *streamLink) post(e *executor) error {
 	l.signal()
 	return nil
 }
+
+func (l *streamLink) has(slot uint32) bool { return l.regions.has(slot) }
 
 func (l *streamLink) cancel(e *executor, i int) {
 	l.mu.Lock()
@@ -119,7 +128,7 @@ func (l *streamLink) complete(m *workerpb.ExecuteResponse) error {
 		return err
 	}
 	r := &received{}
-	if err := r.setResult(&e.result, len(b.Requests), pieces(m.Tensors)); err != nil {
+	if err := r.setResult(&e.result, b, pieces(m.Tensors)); err != nil {
 		return err
 	}
 	if r.result.More {

@@ -20,6 +20,8 @@ type worker struct {
 	answers span          // of one that shares memory: what it answers into
 	alone   chan struct{} // holds one token: versions under which it died load one at a time
 
+	regionTurn chan struct{} // holds one token: who changes the regions of its sessions takes it
+
 	mu       sync.Mutex
 	session  *session                // guarded by mu: nil while it is down
 	changed  chan struct{}           // guarded by mu: closed and replaced when session changes
@@ -35,8 +37,9 @@ type worker struct {
 
 func newWorker(owner *Workers, name string) *worker {
 	w := &worker{owner: owner, name: name, log: owner.log.With("worker", name), changed: make(chan struct{}),
-		groups: map[*group]struct{}{}, alone: make(chan struct{}, 1)}
+		groups: map[*group]struct{}{}, alone: make(chan struct{}, 1), regionTurn: make(chan struct{}, 1)}
 	w.alone <- struct{}{}
+	w.regionTurn <- struct{}{}
 	for i := owner.cfg.Lane.Mailboxes - 1; i >= 0; i-- {
 		w.boxes = append(w.boxes, i)
 	}
@@ -52,7 +55,7 @@ func (w *worker) supervise(ctx context.Context, first chan<- error) {
 		s, err := w.open(ctx)
 		var groups []*group
 		if err == nil {
-			groups = w.begin(s) // before the news of it: who hears may ask for backends
+			groups = w.beginWithRegions(ctx, s) // before the news of it: who hears may ask for backends
 		}
 		if n == 0 {
 			first <- err

@@ -22,6 +22,7 @@ type Workers struct {
 	log     *slog.Logger
 	memory  *shm.Arena
 	workers []*worker
+	regions regionTable
 
 	handles  atomic.Uint64
 	cancel   context.CancelFunc

@@ -10,7 +10,7 @@ import (
 
 // handoverText stands before everything else on a named socket between a gateway and
 // a worker; the descriptors ride on it. Its last byte is the version.
-const handoverText = "sluice shared memory\x01"
+const handoverText = "sluice shared memory\x02"
 
 // maxHandover bounds the descriptors of one handover.
 const maxHandover = 8

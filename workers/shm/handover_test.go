@@ -81,7 +81,7 @@ func TestHandover(t *testing.T) {
 }
 
 func TestHandoverRefuses(t *testing.T) {
-	const text = "sluice shared memory\x01"
+	const text = "sluice shared memory\x02"
 	for _, row := range []struct {
 		name, text string
 		fds        int

@@ -44,7 +44,9 @@ type Batch struct {
 	InputMarks, InferMarks int
 	// AllocLimit bounds what Alloc gives in all; 0: no bound.
 	AllocLimit int64
-	allocated  int64
+	// Placed has what AllocOutput gave for an output of a request that is alone.
+	Placed    map[string][]byte
+	allocated int64
 }
 
 // NewBatch concatenates the requests' inputs. All must have inputs of the same names,
@@ -146,6 +148,18 @@ func (b *Batch) Alloc(n int64) ([]byte, error) {
 	}
 	b.blocks = append(b.blocks, mem)
 	return mem, nil
+}
+
+// AllocOutput fits backend.Batch: memory of its own for each output, which Placed has.
+func (b *Batch) AllocOutput(name string, n int64) ([]byte, error) {
+	mem, err := b.Alloc(n)
+	if err == nil && len(b.own) == 1 {
+		if b.Placed == nil {
+			b.Placed = map[string][]byte{}
+		}
+		b.Placed[name] = mem
+	}
+	return mem, err
 }
 
 // Outputs fits backend.Batch.

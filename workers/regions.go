@@ -1,0 +1,107 @@
+package workers
+
+import (
+	"context"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/worker"
+	"github.com/sluice-serve/sluice/workers/internal/region"
+	"github.com/sluice-serve/sluice/workers/shm"
+)
+
+// maxPart bounds the bytes of one ReadRegion or WriteRegion.
+const maxPart = 4 << 20
+
+// OpenRegion fits worker.WorkerServer.
+func (s *service) OpenRegion(ctx context.Context, r *worker.OpenRegionRequest) (*worker.OpenRegionResponse, error) {
+	c, err := connectionOf(ctx)
+	if err == nil {
+		err = c.openRegion(r)
+	}
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	s.worker.log.Debug("opened a shared memory region", "region", r.GetName(), "slot", r.GetSlot(), "bytes", r.GetByteSize())
+	return &worker.OpenRegionResponse{}, nil
+}
+
+func (c *connection) openRegion(r *worker.OpenRegionRequest) error {
+	config := region.Config{Slot: r.GetSlot(), Name: r.GetName(), Offset: r.GetOffset(), Size: r.GetByteSize(), Again: r.GetAgain()}
+	if r.GetToken() == 0 {
+		return infer.Errorf(infer.Unsupported, "shared memory region '%s': this worker opens no device memory", r.GetName())
+	}
+	if c.lane == nil || c.lane.Pass == nil {
+		return infer.Errorf(infer.Unsupported, "shared memory region '%s': this worker shares no memory with its gateway", r.GetName())
+	}
+	c.opening.Lock()
+	file, err := shm.TakeFile(int(c.lane.Pass.Fd()), r.GetToken())
+	c.opening.Unlock()
+	if err != nil {
+		return infer.Errorf(infer.Internal, "shared memory region '%s': %w", r.GetName(), err)
+	}
+	return c.regions.Open(config, file)
+}
+
+// CloseRegion fits worker.WorkerServer.
+func (s *service) CloseRegion(ctx context.Context, r *worker.CloseRegionRequest) (*worker.CloseRegionResponse, error) {
+	c, err := connectionOf(ctx)
+	if err == nil {
+		err = c.regions.Close(ctx, r.GetSlot())
+	}
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	s.worker.log.Debug("closed a shared memory region", "slot", r.GetSlot())
+	return &worker.CloseRegionResponse{}, nil
+}
+
+// ReadRegion fits worker.WorkerServer.
+func (s *service) ReadRegion(ctx context.Context, r *worker.ReadRegionRequest) (*worker.ReadRegionResponse, error) {
+	answer := &worker.ReadRegionResponse{}
+	err := withRegion(ctx, r.GetSlot(), r.GetOffset(), r.GetByteSize(), func(m *region.Region) error {
+		answer.Data = make([]byte, r.GetByteSize())
+		return m.Read(answer.Data, r.GetOffset())
+	})
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return answer, nil
+}
+
+// WriteRegion fits worker.WorkerServer.
+func (s *service) WriteRegion(ctx context.Context, r *worker.WriteRegionRequest) (*worker.WriteRegionResponse, error) {
+	err := withRegion(ctx, r.GetSlot(), r.GetOffset(), int64(len(r.GetData())), func(m *region.Region) error {
+		return m.Write(r.GetOffset(), r.GetData())
+	})
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &worker.WriteRegionResponse{}, nil
+}
+
+// withRegion calls f with a region whose memory is there, before and after.
+func withRegion(ctx context.Context, slot uint32, off, n int64, f func(m *region.Region) error) error {
+	c, err := connectionOf(ctx)
+	if err != nil {
+		return err
+	}
+	m := c.regions.Acquire(slot)
+	if m == nil {
+		return noRegion(slot)
+	}
+	defer m.Release()
+	if n > maxPart {
+		return infer.Errorf(infer.InvalidArg, "%d bytes at a time, the most is %d", n, maxPart)
+	}
+	if err := m.Check(off, n); err != nil {
+		return err
+	}
+	if err := f(m); err != nil {
+		return err
+	}
+	return m.Err()
+}
+
+func noRegion(slot uint32) error {
+	return infer.Errorf(infer.Unavailable, "this worker has no shared memory region in slot %d", slot)
+}

@@ -1,0 +1,69 @@
+package shm
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// NewPass makes the socket that descriptors of clients' memory go through from a gateway
+// to a worker, one in each message, beside the call that names it. The caller closes both
+// ends; the worker's is inherited by it, or handed over.
+func NewPass() (gateway, worker int, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, -1, fmt.Errorf("shm: socketpair: %w", err)
+	}
+	return fds[0], fds[1], nil
+}
+
+// PassFile sends a descriptor under a number; the caller keeps its own. It does not block.
+func PassFile(pass int, token uint64, file int) error {
+	text := binary.LittleEndian.AppendUint64(nil, token)
+	if err := unix.Sendmsg(pass, text, unix.UnixRights(file), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); err != nil {
+		return fmt.Errorf("shm: pass a descriptor: %w", err)
+	}
+	return nil
+}
+
+// TakeFile takes the descriptor that was sent under a number, which the caller then owns.
+// Those before it are of calls that were given up, and are closed. It does not block: the
+// descriptor is there before the call that names it. One goroutine at a time takes.
+func TakeFile(pass int, token uint64) (int, error) {
+	for {
+		fd, got, err := takeNext(pass)
+		switch {
+		case err != nil:
+			return -1, err
+		case got == token:
+			return fd, nil
+		}
+		if err := unix.Close(fd); err != nil {
+			return -1, fmt.Errorf("shm: close: %w", err)
+		}
+	}
+}
+
+func takeNext(pass int) (fd int, token uint64, err error) {
+	var text [8]byte
+	oob := make([]byte, unix.CmsgSpace(4*maxHandover))
+	n, ctl, flags, _, err := unix.Recvmsg(pass, text[:], oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	switch {
+	case errors.Is(err, unix.EINTR):
+		return takeNext(pass)
+	case errors.Is(err, unix.EAGAIN), err == nil && n == 0 && ctl == 0:
+		return -1, 0, errors.New("shm: no such descriptor was passed")
+	case err != nil:
+		return -1, 0, fmt.Errorf("shm: take a descriptor: %w", err)
+	}
+	fds, err := descriptors(oob[:ctl])
+	if err == nil && (n != len(text) || len(fds) != 1 || flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0) {
+		err = fmt.Errorf("a message of %d bytes with %d descriptors", n, len(fds))
+	}
+	if err != nil {
+		return -1, 0, errors.Join(fmt.Errorf("shm: take a descriptor: %w", err), CloseDescriptors(fds...))
+	}
+	return fds[0], binary.LittleEndian.Uint64(text[:]), nil
+}
