@@ -9,6 +9,9 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/sluice-serve/sluice/gateway/listen"
+	"github.com/sluice-serve/sluice/infer"
 )
 
 // handler carries calls between net/http and the API.
@@ -37,10 +40,10 @@ type connKey struct{}
 type connInfo struct {
 	remote netip.AddrPort
 	unix   bool
+	peer   infer.Peer
 }
 
 // connContext fits http.Server.ConnContext.
-	peer   infer.Peer
 func connContext(ctx context.Context, c net.Conn) context.Context {
 	info := &connInfo{}
 	info.remote, info.unix, info.peer = listen.Remote(c.RemoteAddr())
