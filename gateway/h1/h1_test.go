@@ -324,6 +324,7 @@ func TestSlowClients(t *testing.T) {
 			func(c *Config) { c.BodyTimeout = short }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			addr, _, s := start(t, c.limit)
 			conn := dial(t, addr)
 			if _, err := io.WriteString(conn, c.send); err != nil {
