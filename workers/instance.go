@@ -23,6 +23,7 @@ type instance struct {
 	log        *slog.Logger
 	spec       backend.InstanceSpec
 	model      backend.Model
+	modelName  string
 	transport  transport
 	decoupled  bool // responses leave at once
 	iterative  bool // requests may ask to be executed again

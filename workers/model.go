@@ -93,7 +93,7 @@ func (m *model) addInstance(ctx context.Context, w *Worker, c *connection, s *wo
 		return err
 	}
 	inst := &instance{
-		worker: w, connection: c, spec: spec, model: m.loaded, transport: t, done: make(chan struct{}),
+		worker: w, connection: c, spec: spec, model: m.loaded, modelName: m.spec.Name, transport: t, done: make(chan struct{}),
 		decoupled: m.spec.Config.GetModelTransactionPolicy().GetDecoupled(),
 		iterative: m.spec.Config.GetSequenceBatching().GetIterativeSequence(),
 		scattered: scatteredOf(m.spec.Config),

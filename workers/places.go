@@ -192,14 +192,8 @@ func (x *execution) stringsOf(p *part, name string, want int64) error {
 	if err := p.region.Err(); err != nil {
 		return err
 	}
-	got, err := infer.CountBytesElements(p.data)
-	if err != nil {
-		return infer.Errorf(infer.InvalidArg, "input '%s': %w", name, err)
-	}
-	if got != want {
-		return infer.Errorf(infer.InvalidArg, "expected %d string elements for inference input '%s', got %d", want, name, got)
-	}
-	return nil
+	q := infer.Request{ID: x.requests[p.request].ID()}
+	return infer.CheckBytes(q.Prefix(), name, x.inst.modelName, want, p.data)
 }
 
 // gatherParts copies the parts of input i to the start of to, and gives back how many

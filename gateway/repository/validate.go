@@ -1,7 +1,6 @@
 package repository
 
 import (
-	"encoding/binary"
 	"slices"
 	"strings"
 
@@ -210,15 +209,18 @@ func (m *Model) checkInput(req *infer.Request, t *infer.Tensor, in *tensor) erro
 	case in.unlinear:
 		return nil
 	case in.datatype == infer.Bytes:
+		if !t.Place.IsZero() { // who reads them counts them
+			return m.checkPlacedBytes(req, t)
+		}
 		return m.checkBytes(req, t)
 	}
 	want, err := infer.ByteSize(t.Datatype, t.Shape)
 	if err != nil {
 		return infer.Errorf(infer.InvalidArg, "%sinput '%s' for model '%s': %w", req.Prefix(), t.Name, m.Name, err)
 	}
-	if want != int64(len(t.Data)) {
+	if got := t.Bytes(); want != got {
 		return infer.Errorf(infer.InvalidArg, "%sinput byte size mismatch for input '%s' for model '%s'. Expected %d, got %d", req.Prefix(),
-			t.Name, m.Name, want, len(t.Data))
+			t.Name, m.Name, want, got)
 	}
 	return nil
 }
@@ -238,30 +240,5 @@ func (m *Model) checkBytes(req *infer.Request, t *infer.Tensor) error {
 	if err != nil {
 		return infer.Errorf(infer.InvalidArg, "%sinput '%s' for model '%s': %w", req.Prefix(), t.Name, m.Name, err)
 	}
-	n := int64(0)
-	for data := t.Data; len(data) > 0; {
-		if len(data) < 4 {
-			return infer.Errorf(infer.InvalidArg, "%sincomplete string length indicator for inference input '%s' for model '%s', expecting 4 "+
-				"bytes but only %d bytes available. Please make sure the string length indicator is in one buffer.", req.Prefix(), t.Name, m.Name, len(data))
-		}
-		if n++; n > want {
-			return infer.Errorf(infer.InvalidArg, "%sunexpected number of string elements %d for inference input '%s' for model '%s', expecting %d",
-				req.Prefix(), n, t.Name, m.Name, want)
-		}
-		size := int64(binary.LittleEndian.Uint32(data))
-		data = data[4:]
-		if size > int64(len(data)) {
-			if n < want { // the original counts this element as the last one
-				break
-			}
-			return infer.Errorf(infer.InvalidArg, "incomplete string data for inference input '%s', expecting string of length %d but only %d bytes available",
-				t.Name, size, len(data))
-		}
-		data = data[size:]
-	}
-	if n != want {
-		return infer.Errorf(infer.InvalidArg, "%sexpected %d string elements for inference input '%s' for model '%s', got %d", req.Prefix(), want,
-			t.Name, m.Name, n)
-	}
-	return nil
+	return infer.CheckBytes(req.Prefix(), t.Name, m.Name, want, t.Data)
 }
