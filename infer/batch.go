@@ -113,6 +113,13 @@ func Split(out []Tensor, outputs []Tensor, n, first, rows int) ([]Tensor, error)
 		if len(o.Shape) == 0 || o.Shape[0] != int64(n) {
 			return nil, Errorf(Internal, "output '%s' has shape %v, which does not begin with the batch's %d rows", o.Name, o.Shape, n)
 		}
+		if !o.Place.IsZero() { // where its request wants it, so the batch is that request's
+			if rows != n {
+				return nil, Errorf(Internal, "output '%s' of %d rows lies in the memory of one of the batch's clients", o.Name, n)
+			}
+			out = append(out, *o)
+			continue
+		}
 		data, err := splitRows(o, n, first, rows)
 		if err != nil {
 			return nil, err

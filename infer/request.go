@@ -135,6 +135,21 @@ type Request struct {
 	TraceSend bool
 }
 
+// Placed says that tensors of the request lie in clients' memory, or are to go there.
+func (r *Request) Placed() bool {
+	for i := range r.Inputs {
+		if !r.Inputs[i].Place.IsZero() {
+			return true
+		}
+	}
+	for i := range r.Outputs {
+		if !r.Outputs[i].Place.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
 // Prefix is the start of the original's core error texts: "[request id: r1] ".
 func (r *Request) Prefix() string {
 	if r.ID == "" {

@@ -31,6 +31,9 @@ func (p *Pipeline) keeper(m Model) (cached, *cache.Subject) {
 // execute is the part that each step of an ensemble repeats: the response cache, then
 // the queue. What comes out of either is the backend's view of the outputs.
 func (p *Pipeline) execute(ctx context.Context, m Model, req *infer.Request, send infer.SendFunc) error {
+	if req.Placed() {
+		return p.executePlaced(ctx, m, req, send)
+	}
 	if c, s := p.keeper(m); s != nil {
 		return p.cache.Do(ctx, s, c, req, send)
 	}

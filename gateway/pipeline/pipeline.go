@@ -56,6 +56,7 @@ type Pipeline struct {
 	stopping atomic.Bool
 	tracer   *tracing.Tracer // nil: none
 	cache    *cache.Step     // nil: none
+	regions  infer.Regions   // nil: none
 
 	guard     Guard                                     // nil: none
 	admission Admission                                 // nil: none

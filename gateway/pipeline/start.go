@@ -34,7 +34,12 @@ func (p *Pipeline) Start(ctx context.Context, req *infer.Request, to infer.Sink)
 		return nil
 	}
 	m := w.m
-	if c, sub := p.keeper(m); sub != nil {
+	c, sub := p.keeper(m)
+	if req.Placed() {
+		if sub != nil || !takesPlaces(m) {
+			return func() { w.run(func() error { return p.executePlaced(ctx, m, req, w.send) }) }
+		}
+	} else if sub != nil {
 		rest, err := p.cache.Start(ctx, sub, c, req, w.send)
 		if rest == nil {
 			infer.Flush(w.Done(err))

@@ -30,6 +30,7 @@ type Model struct {
 	priorities  uint64 // levels; 0: requests' priorities are not looked at
 	labels      map[string][]string
 	states      map[string][]byte // initial ones, by their data_file
+	places      bool              // instances take tensors in clients' memory
 
 	namespace string // its repository, where namespaces are on
 	needs     []Need // an ensemble's steps; nil for all others
@@ -92,6 +93,7 @@ func newModel(plan *VersionPlan, changed func()) *Model {
 		m.outputs = append(m.outputs, t)
 		m.outputAt[out.Name] = i
 	}
+	m.findPlaces()
 	return m
 }
 

@@ -38,6 +38,8 @@ type batch struct {
 	roomInputs   [2]infer.BatchInput
 	roomSegments [2][]byte
 	roomDims     [6]int64
+	roomPlaces   [2]infer.Place
+	usedPlaces   int
 }
 
 // inflight is the list of batches that instances have.
@@ -132,6 +134,12 @@ func (b *batch) lay(rows int) error {
 		for k, it := range b.items {
 			p := &it.inputs[i]
 			n := len(p.data)
+			if place := p.tensor.Place; place.Size > 0 {
+				segments = append(segments, nil)
+				in.Places = b.setPlace(in.Places, len(segments)-1-from, place)
+				last = nil
+				continue
+			}
 			if n == 0 || k > 0 && in.Layout == infer.Shared {
 				continue
 			}
@@ -144,6 +152,9 @@ func (b *batch) lay(rows int) error {
 			last, start, end = p.slot, p.start, p.start+n
 		}
 		in.Segments = segments[from:len(segments):len(segments)]
+		if in.Places != nil {
+			in.Places = b.setPlace(in.Places, len(in.Segments)-1, infer.Place{})
+		}
 		from = len(dims)
 		dims = append(dims, t.Shape...)
 		in.Shape = dims[from:len(dims):len(dims)]
@@ -158,6 +169,23 @@ func (b *batch) lay(rows int) error {
 		b.Inputs = append(b.Inputs, in)
 	}
 	return nil
+}
+
+// setPlace sets the place of segment i, and makes places as long as it takes. One that was
+// set stays.
+func (b *batch) setPlace(places []infer.Place, i int, p infer.Place) []infer.Place {
+	if places == nil && i == 0 && len(b.items) == 1 && b.usedPlaces < len(b.roomPlaces) {
+		b.roomPlaces[b.usedPlaces] = p
+		b.usedPlaces++
+		return b.roomPlaces[b.usedPlaces-1 : b.usedPlaces : b.usedPlaces]
+	}
+	for len(places) <= i {
+		places = append(places, infer.Place{})
+	}
+	if !p.IsZero() {
+		places[i] = p
+	}
+	return places
 }
 
 // deliver is Batch.Deliver.

@@ -17,7 +17,8 @@ const (
 	align     = 64
 )
 
-// placed is one input of a request, in the order of the model's inputs.
+// placed is one input of a request, in the order of the model's inputs. One that lies in
+// a client's memory has no data and is named where it lies: tensor.Place.
 type placed struct {
 	tensor *infer.Tensor
 	layout infer.Layout

@@ -1,0 +1,45 @@
+package repository
+
+import (
+	"github.com/sluice-serve/sluice/gateway/schedule/ragged"
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// Places says that the model's requests may name tensors in clients' memory to its
+// instances. Where it is false they are read before the queue and written behind it:
+// ensembles, sequences and ragged batches look at tensors themselves.
+func (m *Model) Places() bool { return m.places }
+
+func (m *Model) findPlaces() {
+	cfg := m.Config
+	m.places = cfg.GetSequenceBatching() == nil && cfg.GetEnsembleScheduling() == nil && ragged.FromConfig(cfg) == nil
+	for i := range m.inputs {
+		m.places = m.places && !m.inputs[i].unlinear
+	}
+}
+
+// checkPlacedBytes is what can be said of BYTES that were not read: each element has a
+// length of four bytes.
+func (m *Model) checkPlacedBytes(req *infer.Request, t *infer.Tensor) error {
+	want, err := infer.Elements(t.Shape)
+	if err != nil {
+		return infer.Errorf(infer.InvalidArg, "%sinput '%s' for model '%s': %w", req.Prefix(), t.Name, m.Name, err)
+	}
+	if most := t.Place.Size / 4; want > most {
+		return infer.Errorf(infer.InvalidArg, "%sexpected %d string elements for inference input '%s' for model '%s', got %d", req.Prefix(), want,
+			t.Name, m.Name, most)
+	}
+	return nil
+}
+
+// CheckBytes looks at BYTES inputs of a validated request that were read since.
+func (m *Model) CheckBytes(req *infer.Request) error {
+	for i := range req.Inputs {
+		if t := &req.Inputs[i]; t.Datatype == infer.Bytes && t.Place.IsZero() {
+			if err := m.checkBytes(req, t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
