@@ -125,10 +125,13 @@ func proxy(t *testing.T, port string, late time.Duration) string {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var conns []net.Conn
+	var over bool // what is accepted while the test ends would stay open
 	keep := func(c net.Conn) {
 		mu.Lock()
 		defer mu.Unlock()
-		conns = append(conns, c)
+		if conns = append(conns, c); over {
+			_ = c.Close()
+		}
 	}
 	wg.Go(func() {
 		for {
@@ -162,6 +165,7 @@ func proxy(t *testing.T, port string, late time.Duration) string {
 	t.Cleanup(func() {
 		_ = l.Close()
 		mu.Lock()
+		over = true
 		for _, c := range conns {
 			_ = c.Close()
 		}
