@@ -44,6 +44,8 @@ type Batch struct {
 	InputMarks, InferMarks int
 	// AllocLimit bounds what Alloc gives in all; 0: no bound.
 	AllocLimit int64
+	// OutputRoom bounds what AllocOutput gives a request that is alone; 0: no bound.
+	OutputRoom int64
 	// Placed has what AllocOutput gave for an output of a request that is alone.
 	Placed    map[string][]byte
 	allocated int64
@@ -152,6 +154,9 @@ func (b *Batch) Alloc(n int64) ([]byte, error) {
 
 // AllocOutput fits backend.Batch: memory of its own for each output, which Placed has.
 func (b *Batch) AllocOutput(name string, n int64) ([]byte, error) {
+	if b.OutputRoom > 0 && n > b.OutputRoom && len(b.own) == 1 {
+		return nil, infer.Errorf(infer.Internal, "%d bytes of output '%s' have no room", n, name)
+	}
 	mem, err := b.Alloc(n)
 	if err == nil && len(b.own) == 1 {
 		if b.Placed == nil {

@@ -50,6 +50,7 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 		{"one request", testOne},
 		{"whole batch", testWholeBatch},
 		{"requested outputs", testRequestedOutputs},
+		{"outputs in place", testPlaced},
 		{"cancelled requests", testCancelled},
 		{"bad inputs", testBadInputs},
 		{"memory full", testMemoryFull},

@@ -263,8 +263,17 @@ func (w *wanted) allocate(b backend.Batch, o *output, given [][]int64) error {
 		w.data = []byte{}
 		return nil
 	}
-	w.data, err = b.Alloc(size)
+	if isFloat(o.datatype) {
+		w.data, err = b.AllocOutput(o.name, size)
+	} else {
+		// The graph may use its outputs as indices: nobody else may change them meanwhile.
+		w.data, err = b.Alloc(size)
+	}
 	return err
+}
+
+func isFloat(d infer.Datatype) bool {
+	return d == infer.FP32 || d == infer.FP64 || d == infer.FP16 || d == infer.BF16
 }
 
 // finish copies what ONNX Runtime allocated and answers the batch.
@@ -299,11 +308,14 @@ func (i *instance) fetch(b backend.Batch, k int, w *wanted, o *output) error {
 		return nil
 	}
 	var err error
-	if w.data, err = b.Alloc(size); err != nil {
-		return err
-	}
 	if o.datatype == infer.Bytes {
+		if w.data, err = b.Alloc(size); err != nil {
+			return err
+		}
 		return i.failed(i.call.Strings(k, w.data))
+	}
+	if w.data, err = b.AllocOutput(o.name, size); err != nil {
+		return err
 	}
 	copy(w.data, data)
 	return nil

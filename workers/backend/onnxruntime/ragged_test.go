@@ -29,6 +29,8 @@ func (w *whole) Rows() int                     { return w.rows }
 func (w *whole) Inputs() []infer.Tensor        { return w.inputs }
 func (w *whole) Requests() []backend.Request   { return []backend.Request{anyRequest{}} }
 func (w *whole) Alloc(n int64) ([]byte, error) { return make([]byte, n), nil }
+
+func (w *whole) AllocOutput(_ string, n int64) ([]byte, error) { return make([]byte, n), nil }
 func (w *whole) Outputs(outputs []infer.Tensor) error {
 	w.outputs = append(w.outputs, outputs...)
 	return nil
