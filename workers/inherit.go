@@ -46,7 +46,10 @@ func Inherit() (net.Conn, *Shared, error) {
 	if s.Lane, err = shm.OpenLane(inheritedLane, inheritedBell); err != nil {
 		return conn, nil, errors.Join(fmt.Errorf("inherited lane: %w", err), s.Requests.Close(), s.Responses.Close())
 	}
-	unix.CloseOnExec(inheritedPass)
-	s.Pass = os.NewFile(inheritedPass, "regions")
+	// A gateway that has no regions gives none, and the number may be another file's.
+	if kind, err := unix.GetsockoptInt(inheritedPass, unix.SOL_SOCKET, unix.SO_TYPE); err == nil && kind == unix.SOCK_SEQPACKET {
+		unix.CloseOnExec(inheritedPass)
+		s.Pass = os.NewFile(inheritedPass, "regions")
+	}
 	return conn, s, nil
 }

@@ -42,7 +42,7 @@ type options struct {
 func parse(args []string) (options, error) {
 	var o options
 	f := pflag.NewFlagSet("sluice-worker", pflag.ContinueOnError)
-	f.BoolVar(&o.inherited, "inherited", false, "serve the gateway that started this process, over descriptors 3 to 7")
+	f.BoolVar(&o.inherited, "inherited", false, "serve the gateway that started this process, over descriptors 3 to 8")
 	f.StringVar(&o.device, "device", "cpu", "device that this worker owns: cpu or gpu:N")
 	f.StringVar(&o.config.Listen, "listen", "", "serve gateways at this address: host:port, or unix:PATH for those of this host, which share memory")
 	f.StringVar(&o.config.TLS.Cert, "tls-cert", "", "PEM file of this worker's certificate")
