@@ -47,6 +47,7 @@ def test_queue_full(server):
     assert "queue_full" in server.metrics_text()
 
 
+@harness.on_time
 def test_queue_timeout(server):
     """A default of 50 ms, on a model that takes 300: refused in time, not when an instance is free."""
     def call(i):

@@ -229,6 +229,7 @@ def test_identical_requests_are_executed_once(cached):
     assert executions(cached, "slow") == before + 1
 
 
+@harness.on_time
 def test_hit_answers_in_its_turn(cached):
     kept = body(tensor([1], [1, 1, 1]))
     assert [state(cached, "ordered", kept) for _ in range(2)] == [MISS, HIT]

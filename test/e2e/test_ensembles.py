@@ -126,6 +126,7 @@ def test_statistics(ensembles, ask):
     assert [b["batch_size"] for b in stats["batch_stats"]].count(3) == 1
 
 
+@harness.on_time
 def test_steps_run_beside_each_other(ask):
     data = np.ones((1, 2), np.float32)
     start = time.monotonic()
@@ -150,6 +151,7 @@ def test_failures_name_the_step(ensembles, ask):
     assert (failures(ensembles, "nested")["BACKEND"], failures(ensembles, "first")["BACKEND"]) == (before[0] + 1, before[1] + 1)
 
 
+@harness.on_time
 def test_a_full_step_refuses_at_once(ensembles, ask):
     """One runs, one waits, the others hear at once that the step's queue is full."""
     before = failures(ensembles, "full").get("REJECTED", 0)

@@ -67,6 +67,7 @@ def maps(pid):
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
+@harness.on_time
 def test_worker_killed_under_load(start, protocol):
     """Back within a second plus load time; what it held is tried again, or fails once as unavailable."""
     s = start(repositories=[harness.TEST_MODELS])
@@ -93,6 +94,7 @@ def test_worker_killed_under_load(start, protocol):
     assert s.stop() == 0
 
 
+@harness.on_time
 def test_readiness_tells_of_a_lost_worker(start, tmp_path):
     """Between death and return neither server nor model is ready, and the server lives; the model takes a while to load."""
     (tmp_path / "heavy" / "1").mkdir(parents=True)

@@ -129,6 +129,7 @@ def test_abandoned_requests_are_not_executed(start, tmp_path):
     assert metric(s, "nv_inference_request_failure", model="one", reason="CANCELED") == 6
 
 
+@harness.on_time
 def test_instances_execute_in_parallel(start, tmp_path):
     s = start(repositories=[repository(tmp_path, four=(400, 4))])
     begin = time.monotonic()

@@ -91,6 +91,7 @@ def reported(m):
     harness.wait_for(lambda: m.log("xds").count("endpoint picker: a gateway reports its load") >= len(m.gateways), 10, "all gateways report")
 
 
+@harness.on_time
 def test_skew_evens_out(mesh, tmp_path):
     """One gateway is twelve times as slow as the others. Round robin sends it a third of the calls, and all wait for it; the picker
     sends it what it can do in the time, over HTTP and gRPC. With the control plane and its picker gone, calls go on."""

@@ -94,6 +94,7 @@ def levels(built, tmp_path_factory):
     s.kill()
 
 
+@harness.on_time
 def test_levels_leave_in_order(levels):
     """1 before 2, which is the default, before 3; of one level in order, and those that were delayed last."""
     calls = Calls(levels, "levels").queue(("first", LONG), ("third", {"priority": 3}), ("second", {"priority": 2}), ("default", {}),
@@ -113,6 +114,7 @@ def test_levels_have_their_own_limits(levels):
     assert f'sluice_refusals_total{{model="levels",reason="queue_full",version="1"}} 2' in levels.metrics_text()
 
 
+@harness.on_time
 def test_fairness_serves_low_levels(levels):
     """Each second batch begins with the request that waits longest, so the low one isn't last."""
     calls = Calls(levels, "fair").queue(("first", LONG), ("low", {"priority": 3}), ("x", {}), ("y", {}), ("high", {"priority": 1}))
@@ -204,6 +206,7 @@ def load(server, seconds, *models):
     return executed
 
 
+@harness.on_time
 def test_models_share_a_resource(start, tmp_path):
     """Never both at once, both get on, and priority 3 has a third of the turns of priority 1."""
     repository = shared(tmp_path, ("one", 10, 1, 1), ("three", 10, 1, 3))
@@ -218,6 +221,7 @@ def test_models_share_a_resource(start, tmp_path):
     assert s.stop() == 0
 
 
+@harness.on_time
 def test_without_the_limiter_settings_are_ignored(start, tmp_path):
     s = start(repositories=[shared(tmp_path, ("one", 20, 1, 1), ("three", 20, 1, 3))])
     begin = time.monotonic()
@@ -226,6 +230,7 @@ def test_without_the_limiter_settings_are_ignored(start, tmp_path):
     assert sum(busy for _, busy in executed.values()) > 1.3 * took, executed
 
 
+@harness.on_time
 def test_too_little_of_a_resource_refuses_the_load(start, tmp_path):
     """In the original's words; two that fit in side by side run at the same time."""
     repository = shared(tmp_path, ("small", 20, 1, 1), ("other", 20, 1, 1), ("large", 1, 3, 1))
@@ -241,6 +246,7 @@ def test_too_little_of_a_resource_refuses_the_load(start, tmp_path):
     assert sum(busy for _, busy in executed.values()) > 1.3 * took, executed
 
 
+@harness.on_time
 def test_resources_come_and_go_with_models(start, tmp_path):
     """There is as much as the neediest loaded model needs: with it two others run side by side, without it in turn."""
     repository = shared(tmp_path, ("one", 20, 1, 1), ("two", 20, 1, 1), ("large", 1, 2, 1))

@@ -88,6 +88,7 @@ def test_a_start_begins_anew(client):
     assert ask(client, "direct", 2, 6, end=True) == [4]
 
 
+@harness.on_time
 def test_idle_sequences_end(client):
     assert ask(client, "direct_idle", 1, 1, start=True) == [1]
     time.sleep(0.15)
@@ -96,6 +97,7 @@ def test_idle_sequences_end(client):
     refused("must specify the START flag", client, "direct_idle", 1, 1)
 
 
+@harness.on_time
 def test_the_backlog_waits_for_a_slot(client):
     for s in (1, 2):
         ask(client, "direct_idle", s, s, start=True)
@@ -107,6 +109,7 @@ def test_the_backlog_waits_for_a_slot(client):
     refused("timeout of the corresponding sequence has been expired", client, "direct_idle", 1, 4, start=True, timeout=50_000)
 
 
+@harness.on_time
 def test_a_batch_waits_for_its_slots(sequences):
     with opened(sequences) as one, opened(sequences) as two:
         begin = time.monotonic()

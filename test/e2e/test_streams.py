@@ -155,6 +155,7 @@ def post(server, path, body, **headers):
     return connection, connection.getresponse()
 
 
+@harness.on_time
 def test_generate_stream_comes_as_it_is_made(server):
     connection, answer = post(server, "/v2/models/repeat/generate_stream", {"IN": [1, 2], "DELAY": [0, 500], "WAIT": 0},
                               X_Sluice_Event_Ids="true", X_Sluice_Heartbeat="0.1")
@@ -197,6 +198,7 @@ def test_http_client_that_leaves_stops_the_model(server):
     connection.close()
 
 
+@harness.on_time
 def test_slow_client_is_ended_and_others_are_served(server):
     """A client that reads nothing: its request ends when 16 MiB wait, and nobody else notices."""
     body = json.dumps({"IN": list(range(400)), "DELAY": [0] * 400, "WAIT": 0, "padding": 100000}).encode()
