@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/memory"
 	"github.com/sluice-serve/sluice/gateway/pipeline"
 	"github.com/sluice-serve/sluice/gateway/ratelimit"
+	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/gateway/repository"
 	"github.com/sluice-serve/sluice/gateway/repository/agent"
 	"github.com/sluice-serve/sluice/gateway/repository/cloud"
@@ -58,6 +59,7 @@ type Gateway struct {
 	limiter  *ratelimit.Limiter // nil: off
 	auth     *auth.Auth
 	limits   *admission.Limits // nil: off
+	regions  *regions.Registry // nil: no shared memory of clients
 
 	http    *httpapi.Server // nil: off
 	grpc    *grpcapi.Server // nil: off
@@ -130,7 +132,10 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	if err := g.openAuth(); err != nil {
 		return err
 	}
-	g.bodies = &memory.Bodies{Arena: g.workers.Memory(), Limit: g.cfg.BodyLimit}
+	if err := g.openRegions(); err != nil {
+		return err
+	}
+	g.bodies = &memory.Bodies{Arena: g.workers.Memory(), ArenaSize: g.workers.Memory().Size(), Limit: g.cfg.BodyLimit}
 	g.openLoad()
 	if err := g.openObserver(); err != nil {
 		return err
@@ -399,6 +404,9 @@ func (g *Gateway) close(ctx context.Context) error {
 	}
 	if g.store != nil {
 		errs = append(errs, g.store.Close(ctx))
+	}
+	if g.regions != nil {
+		errs = append(errs, g.regions.Close(ctx))
 	}
 	if g.workers != nil {
 		errs = append(errs, g.workers.Close(ctx))

@@ -215,6 +215,30 @@ func TestAnnounced(t *testing.T) {
 	poll(t, "the memory comes back", func() bool { return f.memory.out.Load() == 0 })
 }
 
+// TestAnnouncedWhereMemoryIsScarce sees that lengths alone get next to nothing then.
+func TestAnnouncedWhereMemoryIsScarce(t *testing.T) {
+	f := start(t, func(c *Config) { c.WriteTimeout = time.Minute })
+	f.memory.few.Store(true)
+	c := hello(t, f)
+	for id := uint32(1); id < 20; id += 2 {
+		c.headers(id, false, request()...)
+		c.must(c.fr.WriteData(id, false, append(binary.BigEndian.AppendUint32([]byte{0}, 1<<20), 'x')))
+	}
+	c.ping()
+	if n := f.memory.out.Load(); n == 0 || n > 10*(mistrusted+8) {
+		t.Errorf("10 calls that sent a byte each hold %d bytes", n)
+	}
+	c.must(c.fr.WriteData(1, false, make([]byte, 10000)))
+	c.call(21, "hi")
+	if got := c.outcome(21); got != "0 hi" {
+		t.Error(got)
+	}
+	for id := uint32(1); id < 20; id += 2 {
+		c.must(c.fr.WriteRSTStream(id, http2.ErrCodeCancel))
+	}
+	poll(t, "the memory comes back", func() bool { return f.memory.out.Load() == 0 })
+}
+
 // TestStalledFrame sees that a peer which stops in the middle of a frame is cut off.
 func TestStalledFrame(t *testing.T) {
 	f := start(t, func(c *Config) { c.WriteTimeout = 300 * time.Millisecond })

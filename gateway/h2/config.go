@@ -67,6 +67,8 @@ func (c *Config) Validate() error {
 
 // Memory gives counted memory of n bytes, undefined in content, whose one reference is
 // the caller's. gateway/memory.Bodies fits it.
+// Where it has Scarce() bool, messages get less on their announced lengths while that is
+// true.
 type Memory interface {
 	Body(n int64) (*infer.Buffer, error)
 }

@@ -38,7 +38,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type heap struct {
 	out  atomic.Int64
 	most atomic.Int64 // for one message; 0: 64 MiB
+	few  atomic.Bool  // says that memory is scarce
 }
+
+// Scarce says what a test wants.
+func (h *heap) Scarce() bool { return h.few.Load() }
 
 func (h *heap) Body(n int64) (*infer.Buffer, error) {
 	if n > cmp.Or(h.most.Load(), 64<<20) {

@@ -269,7 +269,7 @@ func (c *conn) message(st *Stream, n int) error {
 		return nil
 	}
 	size := min(length, trusted)
-	if c.ahead+size > maxAhead {
+	if c.ahead+size > maxAhead || size > mistrusted && c.s.scarce() {
 		size = min(length, mistrusted)
 	}
 	return in.place(st, size, c.buf[c.r:min(c.w, c.r+n)])
@@ -277,7 +277,8 @@ func (c *conn) message(st *Stream, n int) error {
 
 // trusted is how much memory a message gets on its announced length alone; a longer one
 // gets more as it comes, and is copied then. All that is announced on a connection gets
-// no more than maxAhead beyond what has come, and every message the mistrusted size.
+// no more than maxAhead beyond what has come, and every message the mistrusted size; so
+// does each where memory is scarce.
 const (
 	trusted    = 4 << 20
 	maxAhead   = 32 << 20
@@ -479,4 +480,10 @@ func (st *Stream) creditBy(n int) bool {
 	}
 	c.out.small = appendWindow(c.out.small, st.id, int(sum))
 	return true
+}
+
+// scarce says that memory runs out, where the Memory tells.
+func (s *Server) scarce() bool {
+	m, ok := s.deps.Memory.(interface{ Scarce() bool })
+	return ok && m.Scarce()
 }

@@ -16,6 +16,8 @@ const (
 	// length was announced; blindGrowth where it was not.
 	growth      = 16
 	blindGrowth = 4
+	// scarceStep is firstStep where memory is scarce; what then comes grows by blindGrowth.
+	scarceStep = 16 << 10
 	// align is where tensors begin in a request's memory.
 	align = 64
 )
@@ -131,6 +133,9 @@ func (b *bodyReader) missing(input string, bytes int64) error {
 		input, bytes, b.model)
 }
 
+// scarcity is told by a Bodies whose memory is running out.
+type scarcity interface{ Scarce() bool }
+
 // intake is the memory that a body is read into. It takes steps: what is held is at
 // most firstStep or growth times what has arrived.
 type intake struct {
@@ -145,6 +150,9 @@ type intake struct {
 func (t *intake) room(end int64) ([]byte, error) {
 	if t.buf == nil || t.at == int64(len(t.buf.Data)) {
 		size := min(t.total, max(firstStep, t.at*t.growth))
+		if s, ok := t.bodies.(scarcity); ok && size > scarceStep && s.Scarce() {
+			size = min(t.total, max(scarceStep, t.at*blindGrowth))
+		}
 		buf, err := t.bodies.Body(size)
 		if err != nil && size > 2*t.at && t.at > 0 { // what is left may do for a smaller step
 			buf, err = t.bodies.Body(2 * t.at)

@@ -347,3 +347,21 @@ func TestIntakeTakesSmallerSteps(t *testing.T) {
 		t.Errorf("%d bytes are held after drop", s.held)
 	}
 }
+
+// manyBodies has room, and says that there is little.
+type manyBodies struct{ scarceBodies }
+
+func (*manyBodies) Scarce() bool { return true }
+
+// Where memory is scarce, who announces much gets little until it has come.
+func TestIntakeWhereMemoryIsScarce(t *testing.T) {
+	s := &manyBodies{scarceBodies{most: 1 << 30}}
+	in := intake{bodies: s, growth: growth, total: 1 << 28}
+	if err := in.put(make([]byte, 100)); err != nil || s.held != scarceStep {
+		t.Fatalf("100 bytes: %v, %d held, want %d", err, s.held, scarceStep)
+	}
+	if err := in.put(make([]byte, 1<<20)); err != nil || s.held > 1<<20*blindGrowth {
+		t.Fatalf("a megabyte: %v, %d held", err, s.held)
+	}
+	in.drop()
+}

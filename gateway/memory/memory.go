@@ -27,8 +27,11 @@ const ArenaFrom = 32 << 10
 type Bodies struct {
 	Arena Arena
 	Limit int64 // bytes out at one time; 0: no bound
+	// ArenaSize is Arena's; 0: Scarce does not look at it.
+	ArenaSize int64
 
 	out   atomic.Int64
+	arena atomic.Int64 // of out, in the arena
 	small sync.Pool // of *body with cap(data) == ArenaFrom
 }
 
@@ -56,7 +59,15 @@ func (m *Bodies) Body(n int64) (*infer.Buffer, error) {
 		m.out.Add(-n)
 		return nil, err
 	}
+	m.arena.Add(n)
 	return infer.NewBuffer(data, m.freeArena), nil
+}
+
+// Scarce says that half of what there is is out. Front ends then give a body less before
+// it has come: who announces much and sends little would else take the memory of those
+// who send.
+func (m *Bodies) Scarce() bool {
+	return m.Limit > 0 && m.out.Load() > m.Limit/2 || m.ArenaSize > 0 && m.arena.Load() > m.ArenaSize/2
 }
 
 // InUse is how many bytes are out.
@@ -91,5 +102,6 @@ func (m *Bodies) freeArena(buf *infer.Buffer) {
 	data := buf.Data
 	buf.Data = nil
 	m.Arena.Free(data)
+	m.arena.Add(-int64(len(data)))
 	m.out.Add(-int64(len(data)))
 }

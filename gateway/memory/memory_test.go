@@ -66,3 +66,25 @@ func TestBodyAllocations(t *testing.T) {
 		t.Errorf("%v allocations a body", n)
 	}
 }
+
+func TestScarce(t *testing.T) {
+	arena := &fakeArena{size: 1 << 20}
+	m := &Bodies{Arena: arena, ArenaSize: arena.size, Limit: 4 << 20}
+	half, err := m.Body(1 << 19)
+	if err != nil || m.Scarce() {
+		t.Fatalf("half of the arena: %v, scarce %t", err, m.Scarce())
+	}
+	more, err := m.Body(ArenaFrom)
+	if err != nil || !m.Scarce() {
+		t.Fatalf("more than half: %v, scarce %t", err, m.Scarce())
+	}
+	more.Release()
+	if m.Scarce() {
+		t.Error("scarce after it was given back")
+	}
+	half.Release()
+	bounded := &Bodies{Limit: 100}
+	if _, err := bounded.Body(51); err != nil || !bounded.Scarce() {
+		t.Errorf("half of the limit: %v, scarce %t", err, bounded.Scarce())
+	}
+}
