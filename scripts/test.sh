@@ -18,8 +18,15 @@ stage() {
   report+=("$(printf '%5d s  %-6s %s' $((SECONDS - at)) "$result" "$name")")
 }
 
-# What lies under .cache/ and models/; Jaeger last, which is the most to compile.
-fetch() { make runtime redis envoy prometheus venv-test venv-tools models analyzer jaeger; }
+# What lies under .cache/ and models/; last what is the most to compile.
+fetch() {
+  make runtime redis envoy prometheus venv-test venv-tools models analyzer jaeger || return
+  mkdir -p .cache/deploy
+  local tool
+  for tool in compose kustomize; do # test/deploy builds them too, and then finds them built
+    go build -C test/deploy/$tool -o "$PWD/.cache/deploy/$tool" . || return
+  done
+}
 fetched() {
   wait "$fetching"
   local result=$?
@@ -31,7 +38,8 @@ fetched() {
 raced() { CGO_ENABLED=1 CGO_CFLAGS="$(scripts/cflags.sh)" go "$@"; }
 vet() { make headers && raced vet -race -tags onnxruntime ./...; }
 go_tests() { raced test -tags onnxruntime -race -vet=off -timeout 300s -json ./... | "$PYTHON" scripts/gotest.py; }
-build() { make build && go build -o bin/loadgen ./bench/loadgen; }
+# loadgen as bin/sluice is built, so that they share what the compiler makes.
+build() { make build && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/loadgen ./bench/loadgen; }
 
 fetch >"$log" 2>&1 &
 fetching=$!
