@@ -247,7 +247,10 @@ func (s *Server) loadModel(ctx context.Context, name, target, url string) error 
 		s.loaded[name] = m
 	}
 	s.mu.Unlock()
-	if other != nil {
+	switch {
+	case other != nil && other.url == at.repository: // the words that the repository has for it
+		return infer.Errorf(infer.AlreadyExists, "model repository '%s' has already been registered", at.repository)
+	case other != nil:
 		return infer.Errorf(infer.AlreadyExists, "failed to register '%s', there is a conflicting mapping for '%s'", target, target)
 	}
 	s.log.Info("Loading SageMaker TargetModel: "+target, "repository", at.repository, "folder", at.folder)
