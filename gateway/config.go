@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/httpapi"
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/logging"
+	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/gateway/repository"
 	"github.com/sluice-serve/sluice/gateway/repository/agent"
 	"github.com/sluice-serve/sluice/gateway/repository/cloud"
@@ -44,6 +45,7 @@ type Config struct {
 	XDS        XDSConfig
 	Limits     LimitsConfig
 	Auth       auth.Config
+	Regions    regions.Config // shared memory of clients
 	Load       LoadConfig
 
 	// BodyLimit bounds the bytes of request bodies held at one time, of all protocols.

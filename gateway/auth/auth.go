@@ -21,9 +21,9 @@ type Config struct {
 	Identity string // YAML file: how callers are known; "": none
 	APIKeys  string // file of API keys, where the identity file names none
 	Policy   string // YAML file: who may do what; "": none
-	// AllowRemoteControl answers shared memory and model control to everybody where there
-	// is no policy.
+	// AllowRemoteControl answers model control to everybody where there is no policy.
 	AllowRemoteControl bool
+	ClientMemory       ClientMemory  // who may register and list shared memory
 	HTTP, GRPC         []Restriction // --http-restricted-api, --grpc-restricted-protocol
 }
 
@@ -48,6 +48,7 @@ type state struct {
 	identity   *identity
 	policy     *Policy // nil: none
 	remote     bool    // AllowRemoteControl
+	memory     ClientMemory
 	http, grpc restrictions
 }
 
@@ -90,7 +91,7 @@ func (a *Auth) load() (err error) {
 }
 
 func (l *loading) state(c *Config) (*state, error) {
-	st := &state{remote: c.AllowRemoteControl}
+	st := &state{remote: c.AllowRemoteControl, memory: c.ClientMemory}
 	var errs [4]error
 	st.identity, errs[0] = l.identity(c.Identity, c.APIKeys)
 	if c.Policy != "" {
@@ -214,6 +215,9 @@ func (a *Auth) open(env *infer.Envelope, asked bool) error {
 			}
 		}
 	}
+	if env.Action == infer.ActionSharedMemory && !st.memory.allows(env) {
+		return errNoClientMemory
+	}
 	if st.policy != nil {
 		return st.decide(env, env.Model)
 	}
@@ -227,11 +231,11 @@ func (a *Auth) open(env *infer.Envelope, asked bool) error {
 // where nothing says whose it is.
 // Source: DESIGN, "Identity, limits".
 func harmful(env *infer.Envelope) bool {
-	return env.Action == infer.ActionSharedMemory || env.Action == infer.ActionModelRepository && env.Change
+	return env.Action == infer.ActionModelRepository && env.Change
 }
 
 var errNotLocal = infer.Refusef(infer.PermissionDenied, infer.ReasonNotLocal,
-	"without a policy, shared memory and model control are for callers on the server's own host (--policy or --allow-remote-control change that)")
+	"without a policy, model control is for callers on the server's own host (--policy or --allow-remote-control change that)")
 
 // Model is pipeline.Guard's: it decides on a model that the call's headers did not name.
 func (a *Auth) Model(env *infer.Envelope, model string) error {

@@ -253,8 +253,6 @@ func TestWithoutPolicy(t *testing.T) {
 	}
 	unix := control(netip.AddrPort{})
 	unix.Unix = true
-	memory := call(distant)
-	memory.Action = infer.ActionSharedMemory
 	index := control(distant)
 	index.Change = false
 	rows := []struct {
@@ -269,7 +267,6 @@ func TestWithoutPolicy(t *testing.T) {
 		{"control over IPv6", control(netip.MustParseAddrPort("[::1]:1")), true},
 		{"control over a Unix socket", unix, true},
 		{"control from afar", control(distant), false},
-		{"shared memory from afar", memory, false},
 		{"from nowhere", control(netip.AddrPort{}), false},
 		{"through Envoy on this host", control(loopback, "X-Forwarded-Proto", "http"), false},
 		{"through another proxy on this host", control(loopback, "X-Forwarded-For", "192.0.2.1"), false},
@@ -284,6 +281,46 @@ func TestWithoutPolicy(t *testing.T) {
 			}
 			if err := open.Open(t.Context(), row.env); err != nil {
 				t.Errorf("with AllowRemoteControl: %v", err)
+			}
+		})
+	}
+}
+
+// Calls about shared memory are those of this host, unless a flag says otherwise, whatever
+// a policy gives.
+func TestClientMemory(t *testing.T) {
+	memory := func(from netip.AddrPort, headers ...string) *infer.Envelope {
+		env := call(from, headers...)
+		env.Action = infer.ActionSharedMemory
+		return env
+	}
+	unix := memory(netip.AddrPort{})
+	unix.Unix = true
+	for _, row := range []struct {
+		name  string
+		env   *infer.Envelope
+		local bool
+	}{
+		{"from here", memory(loopback), true},
+		{"over a Unix socket", unix, true},
+		{"from afar", memory(distant), false},
+		{"through a proxy on this host", memory(loopback, "X-Forwarded-For", "192.0.2.1"), false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			for _, c := range []struct {
+				cfg Config
+				ok  bool
+			}{
+				{Config{}, row.local}, {Config{AllowRemoteControl: true}, row.local},
+				{Config{ClientMemory: ClientMemoryNone}, false}, {Config{ClientMemory: ClientMemoryAll}, true},
+			} {
+				err := newAuth(t, c.cfg).Open(t.Context(), row.env)
+				if (err == nil) != c.ok {
+					t.Errorf("%+v: got %v, want ok %t", c.cfg, err, c.ok)
+				}
+				if err != nil && (infer.CodeOf(err) != infer.Unsupported || !strings.Contains(err.Error(), "--allow-client-shm=true")) {
+					t.Errorf("%+v: got %v", c.cfg, err)
+				}
 			}
 		})
 	}

@@ -23,8 +23,8 @@ func (s *Serve) identity() []flag {
 		{name: "api-keys", arg: "string", help: "File of API keys' digests; 'sluice keys new NAME' makes its lines.", set: stringInto(&a.APIKeys)},
 		{name: "policy", arg: "string", help: "YAML file of who may do what on which models; what it does not give is denied.",
 			set: stringInto(&a.Policy)},
-		{name: "allow-remote-control", arg: "boolean", def: "false", help: "Without --policy: take shared-memory calls, and those that load and unload " +
-			"models, from other hosts too.", set: boolInto(&a.AllowRemoteControl)},
+		{name: "allow-remote-control", arg: "boolean", def: "false", help: "Without --policy: take calls that load and unload models from other " +
+			"hosts too.", set: boolInto(&a.AllowRemoteControl)},
 		restricted("http-restricted-api", "api", &a.HTTP),
 		restricted("grpc-restricted-protocol", "protocol", &a.GRPC),
 	}

@@ -17,7 +17,6 @@ func (s *Serve) later() []flag {
 		}}
 	}
 	return []flag{
-		refused("allow-client-shm", "boolean", "shared memory of clients", "false"),
 		refused("host-policy", "string,string=string", "host policies"),
 	}
 }

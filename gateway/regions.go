@@ -1,0 +1,31 @@
+package gateway
+
+import (
+	"github.com/sluice-serve/sluice/gateway/auth"
+	"github.com/sluice-serve/sluice/gateway/regions"
+)
+
+// openRegions makes the registry of clients' shared memory. On a host without such memory
+// there is none.
+func (g *Gateway) openRegions() (err error) {
+	if g.cfg.Auth.ClientMemory == auth.ClientMemoryNone || !g.cfg.Workers.Local {
+		return nil
+	}
+	g.regions, err = regions.New(g.cfg.Regions, regions.Deps{Workers: g.workers, Log: g.logger, Local: auth.Local})
+	if err != nil {
+		return err
+	}
+	g.pipeline.Regions(g.workers)
+	g.stats.Add(g.regionFigures)
+	return nil
+}
+
+// regionFigures are what clients have registered, by the kind of owner.
+func (g *Gateway) regionFigures(gauge, counter func(name, help string, v float64, labels ...string)) {
+	for _, f := range g.regions.Figures() {
+		gauge("sluice_client_memory_regions", "Regions of shared memory that clients have registered.", float64(f.Regions), "owner", f.Owner)
+		gauge("sluice_client_memory_bytes", "Bytes of shared memory that clients have registered.", float64(f.Bytes), "owner", f.Owner)
+		counter("sluice_client_memory_requests_total", "Requests with tensors in clients' shared memory.", float64(f.Requests), "owner", f.Owner)
+	}
+	gauge("sluice_client_memory_references", "References that requests hold to regions.", float64(g.regions.InUse()))
+}
