@@ -31,7 +31,7 @@ func (x *execution) preparePlaces() {
 		for _, s := range w.Places {
 			slot, off, ok := s.Region()
 			x.placed = x.placed || ok
-			if !ok || slot == wire.Elsewhere {
+			if !ok {
 				continue
 			}
 			r := x.use(i, slot)
@@ -284,7 +284,7 @@ func (c *cursor) skip(data []byte) error {
 
 // target is where an output of request i goes.
 type target struct {
-	region *region.Region // nil: elsewhere; the answer carries it
+	region *region.Region
 	off    int64
 	room   int64
 }
@@ -299,12 +299,8 @@ func (x *execution) target(i int, name string) (t target, ok bool) {
 		if !ok {
 			return target{}, false
 		}
-		t = target{off: off, room: w.Places[k].Length}
-		if slot != wire.Elsewhere {
-			t.region = x.used(i, slot)
-			ok = t.region != nil
-		}
-		return t, ok
+		r := x.used(i, slot)
+		return target{region: r, off: off, room: w.Places[k].Length}, r != nil
 	}
 	return target{}, false
 }
@@ -326,7 +322,7 @@ func (x *execution) AllocOutput(name string, n int64) ([]byte, error) {
 			if err := t.fits(name, n); err != nil {
 				return nil, err
 			}
-			if mem := t.memory(n); mem != nil && isAligned(mem, infer.Int64) {
+			if mem := t.region.Room(t.off, n); mem != nil && isAligned(mem, infer.Int64) {
 				return mem, nil
 			}
 		}
@@ -334,25 +330,18 @@ func (x *execution) AllocOutput(name string, n int64) ([]byte, error) {
 	return x.Alloc(n)
 }
 
-func (t *target) memory(n int64) []byte {
-	if t.region == nil {
-		return nil
-	}
-	return t.region.Room(t.off, n)
-}
-
-// store writes an output to where its request wants it; with in false that is elsewhere,
-// and the answer carries it. An error is the request's.
+// store writes an output to where its request wants it; in says that it does. An error is
+// the request's.
 func (x *execution) store(i int, o *infer.Tensor) (s wire.Segment, in bool, err error) {
 	t, ok := x.target(i, o.Name)
 	if !ok {
 		return s, false, nil
 	}
 	n := int64(len(o.Data))
-	if err := t.fits(o.Name, n); err != nil || t.region == nil {
+	if err := t.fits(o.Name, n); err != nil {
 		return s, false, err
 	}
-	mem := t.memory(n)
+	mem := t.region.Room(t.off, n)
 	if n > 0 && (mem == nil || unsafe.SliceData(mem) != unsafe.SliceData(o.Data)) {
 		if err := t.region.Write(t.off, o.Data); err != nil {
 			return s, false, err

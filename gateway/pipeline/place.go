@@ -12,15 +12,15 @@ func (p *Pipeline) Regions(r infer.Regions) { p.regions = r }
 
 // placer is the part of a Model that tensors in clients' memory need.
 type placer interface {
-	// Places says that instances take such tensors where they lie.
-	Places() bool
+	// Places says that instances take the request's where they lie.
+	Places(req *infer.Request) bool
 	// CheckBytes looks at BYTES inputs that were read since Validate.
 	CheckBytes(req *infer.Request) error
 }
 
-func takesPlaces(m Model) bool {
+func takesPlaces(m Model, req *infer.Request) bool {
 	p, ok := m.(placer)
-	return ok && p.Places()
+	return ok && p.Places(req)
 }
 
 // executePlaced is execute for a request with tensors in clients' memory. Its answers are
@@ -33,7 +33,7 @@ func (p *Pipeline) executePlaced(ctx context.Context, m Model, req *infer.Reques
 			return next(resp)
 		}
 	}
-	if takesPlaces(m) {
+	if takesPlaces(m, req) {
 		return m.Do(ctx, req, send)
 	}
 	return p.staged(ctx, m, req, send)

@@ -36,7 +36,7 @@ func (p *Pipeline) Start(ctx context.Context, req *infer.Request, to infer.Sink)
 	m := w.m
 	c, sub := p.keeper(m)
 	if req.Placed() {
-		if sub != nil || !takesPlaces(m) {
+		if sub != nil || !takesPlaces(m, req) {
 			return func() { w.run(func() error { return p.executePlaced(ctx, m, req, w.send) }) }
 		}
 	} else if sub != nil {

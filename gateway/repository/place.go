@@ -5,10 +5,30 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// Places says that the model's requests may name tensors in clients' memory to its
+// Places says that a request may name its tensors in clients' memory to the model's
 // instances. Where it is false they are read before the queue and written behind it:
-// ensembles, sequences and ragged batches look at tensors themselves.
-func (m *Model) Places() bool { return m.places }
+// ensembles, sequences and ragged batches look at tensors themselves, and instances on
+// other hosts, or on another device than the memory, can't reach them.
+func (m *Model) Places(req *infer.Request) bool {
+	if !m.places {
+		return false
+	}
+	where, ok := m.loaded.(interface{ Reaches(slot uint32) bool })
+	if !ok {
+		return true
+	}
+	for i := range req.Inputs {
+		if p := &req.Inputs[i].Place; !p.IsZero() && !where.Reaches(p.Region) {
+			return false
+		}
+	}
+	for i := range req.Outputs {
+		if p := &req.Outputs[i].Place; !p.IsZero() && !where.Reaches(p.Region) {
+			return false
+		}
+	}
+	return true
+}
 
 func (m *Model) findPlaces() {
 	cfg := m.Config

@@ -12,8 +12,6 @@ import (
 type link interface {
 	// post sends e.batch, which is e.current. An error means that it was not sent.
 	post(e *executor) error
-	// has says that the worker has opened the region of a slot.
-	has(slot uint32) bool
 	// cancel says that nobody waits for request i of e.current any more.
 	cancel(e *executor, i int)
 }

@@ -50,12 +50,10 @@ type laneLink struct {
 	arena  *shm.Arena // of requests
 	memory *peerMemory
 	boxes  []atomic.Pointer[executor] // by mailbox
-
-	regions *regionSet
 }
 
-func newLaneLink(arena *shm.Arena, m *peerMemory, regions *regionSet) *laneLink {
-	return &laneLink{arena: arena, memory: m, regions: regions, boxes: make([]atomic.Pointer[executor], m.lane.Mailboxes())}
+func newLaneLink(arena *shm.Arena, m *peerMemory) *laneLink {
+	return &laneLink{arena: arena, memory: m, boxes: make([]atomic.Pointer[executor], m.lane.Mailboxes())}
 }
 
 func (l *laneLink) post(e *executor) error {
@@ -130,8 +128,6 @@ func (l *laneLink) encode(e *executor) (int64, error) {
 	}
 	return n, nil
 }
-
-func (l *laneLink) has(slot uint32) bool { return l.regions.has(slot) }
 
 func (l *laneLink) cancel(e *executor, i int) { atomic.StoreUint32(&e.flags[i], 1) }
 

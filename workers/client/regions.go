@@ -59,23 +59,15 @@ func (t *regionTable) all() []*openRegion {
 
 // regionSet is what one session's worker has opened, by slot.
 type regionSet struct {
-	mu     sync.RWMutex
+	mu     sync.Mutex
 	opened map[uint32]uint64 // guarded by mu: serials
 	pass   *os.File          // guarded by mu: where descriptors go to the worker; nil: nowhere
 	token  uint64            // guarded by mu
 }
 
-// has says that batches of the session may name a slot.
-func (s *regionSet) has(slot uint32) bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	_, ok := s.opened[slot]
-	return ok
-}
-
 func (s *regionSet) serial(slot uint32) uint64 {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.opened[slot]
 }
 
@@ -201,6 +193,27 @@ func (w *worker) takes(r *infer.Region) bool {
 		}
 	}
 	return false
+}
+
+// Reaches says that all instances of the version read and write the region of a slot where
+// it lies: their workers are of this host, and own its device.
+func (v *Version) Reaches(slot uint32) bool {
+	if len(v.groups) == 0 {
+		return false
+	}
+	t := &v.groups[0].worker.owner.regions
+	t.mu.Lock()
+	o := t.open[slot]
+	t.mu.Unlock()
+	if o == nil {
+		return false
+	}
+	for _, g := range v.groups {
+		if !g.worker.takes(o.Region) {
+			return false
+		}
+	}
+	return true
 }
 
 // withRegions calls f with the session, if the worker is up, while nobody else changes its

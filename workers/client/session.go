@@ -237,7 +237,7 @@ func (s *session) start(ctx context.Context, c *Config) error {
 }
 
 func (s *session) startLane() {
-	l := newLaneLink(s.arena, s.memory, &s.regions)
+	l := newLaneLink(s.arena, s.memory)
 	s.link = l
 	s.readers.Go(func() {
 		if err := l.run(); err != nil {
@@ -251,7 +251,7 @@ func (s *session) startStream(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open the stream of batches: %w", err)
 	}
-	l := newStreamLink(stream, &s.regions)
+	l := newStreamLink(stream)
 	s.link = l
 	s.readers.Go(func() { s.fail(l.send()) })
 	s.readers.Go(func() { s.fail(l.receive()) })

@@ -16,15 +16,13 @@ type streamLink struct {
 	stream workerpb.Worker_ExecuteClient
 	wake   chan struct{} // one token: the queue is not empty
 
-	regions *regionSet
-
 	mu       sync.Mutex
 	queue    []*workerpb.ExecuteRequest // guarded by mu; as long as there are instances, and cancellations
 	inFlight map[uint64]*executor       // guarded by mu: by batch ID
 }
 
-func newStreamLink(s workerpb.Worker_ExecuteClient, regions *regionSet) *streamLink {
-	return &streamLink{stream: s, regions: regions, wake: make(chan struct{}, 1), inFlight: map[uint64]*executor{}}
+func newStreamLink(s workerpb.Worker_ExecuteClient) *streamLink {
+	return &streamLink{stream: s, wake: make(chan struct{}, 1), inFlight: map[uint64]*executor{}}
 }
 
 func (l *streamLink) post(e *executor) error {
@@ -58,8 +56,6 @@ func (l *streamLink) post(e *executor) error {
 	l.signal()
 	return nil
 }
-
-func (l *streamLink) has(slot uint32) bool { return l.regions.has(slot) }
 
 func (l *streamLink) cancel(e *executor, i int) {
 	l.mu.Lock()

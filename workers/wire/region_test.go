@@ -17,7 +17,7 @@ func placedBatch() *Batch {
 // A segment in a region keeps its slot and offset up to their bounds, and no other
 // segment is taken for one.
 func TestRegionSegments(t *testing.T) {
-	for _, slot := range []uint32{1, 2, infer.MaxRegions, Elsewhere} {
+	for _, slot := range []uint32{1, 2, infer.MaxRegions, slotMask} {
 		for _, off := range []int64{0, 1, 1 << 40, 1<<41 - 1} {
 			s := InRegion(slot, off, infer.MaxRegionSize)
 			gotSlot, gotOff, ok := s.Region()

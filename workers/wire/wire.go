@@ -21,10 +21,6 @@ const (
 	slotMask   = 1<<20 - 1
 )
 
-// Elsewhere is the slot of a destination in a region that the worker does not have: it
-// answers the tensor in place of writing it, if there is room for it. No region has it.
-const Elsewhere = slotMask
-
 // InRegion is the segment of n bytes at off in the region of a slot.
 func InRegion(slot uint32, off, n int64) Segment {
 	return Segment{Offset: inRegion | int64(slot&slotMask)<<regionBits | off&(1<<regionBits-1), Length: n}
