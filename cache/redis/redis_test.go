@@ -283,14 +283,7 @@ func pems(t *testing.T) (cert, key string) {
 // Redis over TLS that wants a client's certificate.
 func TestTLS(t *testing.T) {
 	cert, key := pems(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	port := redistest.FreePort(t)
 	redistest.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "yes")
 	sub := cachetest.Subject("m", "1", 1)
 	for _, roots := range []TLS{{CACert: cert}, {CACertDir: filepath.Dir(cert)}} {

@@ -119,7 +119,7 @@ func start(t testing.TB, change func(*Config)) (addr string, e *echo, s *Server)
 	go func() { ended <- s.Serve(l, rest) }()
 	go func() { ended <- other.Serve(rest) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := errors.Join(s.Shutdown(ctx), other.Close()); err != nil {
 			t.Errorf("shutdown: %v", err)

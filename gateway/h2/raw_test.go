@@ -145,7 +145,7 @@ var errHang = errors.New("the server says nothing")
 
 // next reads a frame. At the end of the connection it is nil.
 func (c *rawConn) next() (http2.Frame, error) {
-	if err := c.nc.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := c.nc.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		return nil, err
 	}
 	f, err := c.fr.ReadFrame()

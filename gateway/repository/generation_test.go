@@ -181,7 +181,7 @@ func TestReloadIsAnotherLoad(t *testing.T) {
 	if current(t, r, "over").Load == over.Load {
 		t.Error("a step without response_cache was loaded anew, and the ensemble is the same to the cache")
 	}
-	deadline := time.After(5 * time.Second)
+	deadline := time.After(time.Minute)
 	for !slices.Contains(forgotten, m.Load) {
 		select {
 		case load := <-gone:

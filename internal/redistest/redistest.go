@@ -46,6 +46,24 @@ type Server struct {
 // take a server's place while it is down.
 const lowestPort, ports = 20000, 12000
 
+// FreePort is a port of the loopback address on which nobody listens.
+func FreePort(t *testing.T) string {
+	t.Helper()
+	var err error
+	for range 100 {
+		var l net.Listener
+		port := strconv.Itoa(lowestPort + rand.IntN(ports))
+		if l, err = net.Listen("tcp", "127.0.0.1:"+port); err != nil {
+			continue
+		}
+		if err = l.Close(); err == nil {
+			return port
+		}
+	}
+	t.Fatal(err)
+	return ""
+}
+
 // Start runs a server on a free port and waits until it answers. Its end is the test's. It
 // skips where there is no redis-server.
 func Start(t *testing.T, args ...string) *Server {
@@ -56,16 +74,8 @@ func Start(t *testing.T, args ...string) *Server {
 	s := &Server{t: t, args: append([]string{"--dir", t.TempDir()}, args...)}
 	t.Cleanup(s.Kill)
 	var err error
-	for range 20 { // somebody may have the port, or take it first
-		s.Port = strconv.Itoa(lowestPort + rand.IntN(ports))
-		l, taken := net.Listen("tcp", "127.0.0.1:"+s.Port)
-		if taken != nil {
-			err = taken
-			continue
-		}
-		if err = l.Close(); err != nil {
-			break
-		}
+	for range 10 { // somebody may take the port first
+		s.Port = FreePort(t)
 		if err = s.begin(); err == nil {
 			return s
 		}
