@@ -9,13 +9,22 @@ report=()
 status=0
 begin=$SECONDS
 
+# spent puts the seconds that all processes waited for so far have computed into cpu.
+spent() {
+  times >"$log.times"
+  cpu=$(awk 'NR == 2 { gsub(/[ms]/, " "); print int($1 * 60 + $2 + $3 * 60 + $4) }' "$log.times")
+}
+
 # stage NAME COMMAND...
 stage() {
-  local name=$1 at=$SECONDS result=ok
+  local name=$1 at=$SECONDS result=ok cpu before
   shift
+  spent
+  before=$cpu
   echo "== $name"
   "$@" || { result=failed; status=1; echo "== $name failed"; }
-  report+=("$(printf '%5d s  %-6s %s' $((SECONDS - at)) "$result" "$name")")
+  spent
+  report+=("$(printf '%5d s %5d s of CPU  %-6s %s' $((SECONDS - at)) $((cpu - before)) "$result" "$name")")
 }
 
 # What lies under .cache/ and models/; last what is the most to compile.
@@ -43,7 +52,7 @@ build() { make build && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin
 
 fetch >"$log" 2>&1 &
 fetching=$!
-trap 'kill "$fetching" 2>/dev/null; rm -f "$log"' EXIT
+trap 'kill "$fetching" 2>/dev/null; rm -f "$log" "$log.times"' EXIT
 stage "format" make fmt-check
 stage "syntax of Python and shell files" make syntax
 stage "go vet" vet
