@@ -13,7 +13,7 @@ found=$(go env GOCACHE)/fuzz/$(go list -m)
 # one BINARY FOLDER NAME: prints a line, and everything when the test fails.
 one() {
   local out
-  if out=$(cd "$2" && "$1" -test.run '^$' -test.fuzz "^$3\$" -test.fuzztime "${seconds}s" -test.fuzzcachedir "$found/$2" -test.parallel 1 2>&1); then
+  if out=$(cd "$2" && timeout -k 10 300 "$1" -test.run '^$' -test.fuzz "^$3\$" -test.fuzztime "${seconds}s" -test.fuzzcachedir "$found/$2" -test.parallel 1 2>&1); then
     printf '   fuzz %s %s\n' "$2" "$3"
     return
   fi

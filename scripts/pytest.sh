@@ -8,7 +8,12 @@ python=$1
 shift
 log=$(mktemp)
 export TERM=dumb
-pytest() { "$python" -m pytest -q -rs --tb=short --durations=10 -p no:cacheprovider -o tmp_path_retention_policy=failed "$@"; }
+# A test that hangs shows where after four minutes; a lot that does not end is interrupted after twenty, for which the shell
+# has made programs in the background deaf.
+pytest() {
+  timeout --foreground -s INT -k 60 1200 env --default-signal=INT "$python" -m pytest -q -rs --tb=short --durations=10 -p no:cacheprovider \
+    -o faulthandler_timeout=240 -o tmp_path_retention_policy=failed "$@"
+}
 # Files with an Envoy and those that wait the longest are the second lot; a new file goes to the first by itself.
 second=(test/e2e/test_mesh*.py test/e2e/test_{stack,dashboards,tracing_otel}.py test/deploy)
 first=(test/conformance)
