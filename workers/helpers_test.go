@@ -44,6 +44,7 @@ type gateway struct {
 	lane      *shm.Lane
 	done      chan error // of the worker's Run
 	conns     net.Conn   // the gateway's end of the inherited connection
+	pass      int        // the gateway's end of the socket of regions
 }
 
 func identityOnly() map[string]backend.Factory {

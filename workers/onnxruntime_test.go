@@ -25,31 +25,7 @@ func TestProcessExecutesONNX(t *testing.T) {
 		t.Skip("SLUICE_ONNXRUNTIME does not name the shared library")
 	}
 	g, _ := startProcess(t)
-	for _, b := range g.hello(t, true).Backends {
-		if b.Name == "onnxruntime" && (b.Unavailable != "" || b.Version == "") {
-			t.Fatalf("%v", b)
-		}
-	}
-	dir := filepath.Join(t.TempDir(), "m")
-	file := filepath.Join(dir, "1", "model.onnx")
-	data := must(os.ReadFile("backend/onnxruntime/testdata/addsub.onnx"))(t)
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	d := must(g.client.Describe(ctx(t), &worker.DescribeRequest{Backend: "onnxruntime", ModelFile: file, Config: &modelconfig.ModelConfig{Name: "m"}}))(t)
-	c := &modelconfig.ModelConfig{Name: "m", Backend: "onnxruntime", MaxBatchSize: 8}
-	for _, in := range d.Inputs {
-		c.Input = append(c.Input, &modelconfig.ModelInput{Name: in.Name, DataType: in.DataType, Dims: in.Shape[1:]})
-	}
-	for _, out := range d.Outputs {
-		c.Output = append(c.Output, &modelconfig.ModelOutput{Name: out.Name, DataType: out.DataType, Dims: out.Shape[1:]})
-	}
-	load := loadRequest(1, c, 0)
-	load.ModelDir, load.ModelFile = dir, file
-	g.load(t, load)
+	d := loadONNX(t, g)
 	for id := uint64(1); id <= 5; id++ {
 		const rows = 3
 		width := int(d.Inputs[0].Shape[1])
@@ -80,6 +56,36 @@ func TestProcessExecutesONNX(t *testing.T) {
 		g.lane.Release(done.Token)
 	}
 	unload(t, g, 1)
+}
+
+// loadONNX loads the model that adds and subtracts into the first mailbox, handle 1.
+func loadONNX(t *testing.T, g *gateway) *worker.DescribeResponse {
+	for _, b := range g.hello(t, true).Backends {
+		if b.Name == "onnxruntime" && (b.Unavailable != "" || b.Version == "") {
+			t.Fatalf("%v", b)
+		}
+	}
+	dir := filepath.Join(t.TempDir(), "m")
+	file := filepath.Join(dir, "1", "model.onnx")
+	data := must(os.ReadFile("backend/onnxruntime/testdata/addsub.onnx"))(t)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := must(g.client.Describe(ctx(t), &worker.DescribeRequest{Backend: "onnxruntime", ModelFile: file, Config: &modelconfig.ModelConfig{Name: "m"}}))(t)
+	c := &modelconfig.ModelConfig{Name: "m", Backend: "onnxruntime", MaxBatchSize: 8}
+	for _, in := range d.Inputs {
+		c.Input = append(c.Input, &modelconfig.ModelInput{Name: in.Name, DataType: in.DataType, Dims: in.Shape[1:]})
+	}
+	for _, out := range d.Outputs {
+		c.Output = append(c.Output, &modelconfig.ModelOutput{Name: out.Name, DataType: out.DataType, Dims: out.Shape[1:]})
+	}
+	load := loadRequest(1, c, 0)
+	load.ModelDir, load.ModelFile = dir, file
+	g.load(t, load)
+	return d
 }
 
 func floats(n int, v float32) []byte {

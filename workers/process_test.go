@@ -51,7 +51,12 @@ func startProcess(t *testing.T) (*gateway, *exec.Cmd) {
 	theirs.Close()
 	cmd := exec.Command(path, "--inherited", "--device", "cpu")
 	cmd.ExtraFiles = []*os.File{socket}
-	for _, fd := range []int{g.requests.FD(), g.responses.FD(), g.lane.FD(), g.lane.Bell()} {
+	pass, theirPass, err := shm.NewPass()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.pass = pass
+	for _, fd := range []int{g.requests.FD(), g.responses.FD(), g.lane.FD(), g.lane.Bell(), theirPass} {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(uintptr(dup(t, fd)), "memory"))
 	}
 	if testing.Verbose() {
@@ -63,6 +68,7 @@ func startProcess(t *testing.T) (*gateway, *exec.Cmd) {
 	for _, f := range cmd.ExtraFiles {
 		f.Close()
 	}
+	shm.CloseDescriptors(theirPass)
 	go func() { g.done <- cmd.Wait() }()
 	g.conns = ours
 	g.dial(t, func(context.Context, string) (net.Conn, error) { return ours, nil })
@@ -75,6 +81,7 @@ func startProcess(t *testing.T) (*gateway, *exec.Cmd) {
 		g.requests.Close()
 		g.responses.Close()
 		g.lane.Close()
+		shm.CloseDescriptors(pass)
 	})
 	return g, cmd
 }

@@ -1,0 +1,131 @@
+//go:build onnxruntime
+
+package workers_test
+
+import (
+	"bytes"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/worker"
+	"github.com/sluice-serve/sluice/workers/shm"
+	"github.com/sluice-serve/sluice/workers/wire"
+)
+
+// client is a client's memory.
+type client struct {
+	fd  int
+	mem []byte
+}
+
+func newClient(t *testing.T, size int64) *client {
+	c := &client{fd: must(unix.MemfdCreate("client", unix.MFD_CLOEXEC))(t)}
+	if err := unix.Ftruncate(c.fd, size); err != nil {
+		t.Fatal(err)
+	}
+	c.mem = must(unix.Mmap(c.fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))(t)
+	t.Cleanup(func() {
+		unix.Munmap(c.mem)
+		unix.Close(c.fd)
+	})
+	return c
+}
+
+func (g *gateway) openRegion(t *testing.T, c *client, slot uint32) {
+	t.Helper()
+	if err := shm.PassFile(g.pass, uint64(slot), c.fd); err != nil {
+		t.Fatal(err)
+	}
+	must(g.client.OpenRegion(ctx(t), &worker.OpenRegionRequest{Slot: slot, Name: "r", ByteSize: int64(len(c.mem)), Token: uint64(slot)}))(t)
+}
+
+func (g *gateway) closeRegion(t *testing.T, slot uint32) {
+	t.Helper()
+	must(g.client.CloseRegion(ctx(t), &worker.CloseRegionRequest{Slot: slot}))(t)
+}
+
+// regionBatch is one request of width floats in each of two inputs, one after the other in
+// a region, with both outputs behind them.
+func regionBatch(id uint64, slot uint32, width int64) *wire.Batch {
+	b := &wire.Batch{ID: id, Rows: 1, Requests: []wire.Request{{Rows: 1, Outputs: []string{"OUTPUT0", "OUTPUT1"}}}}
+	for k, name := range []string{"INPUT0", "INPUT1"} {
+		b.Inputs = append(b.Inputs, wire.Input{Name: name, Datatype: infer.FP32, Shape: []int64{1, width},
+			Segments: []wire.Segment{wire.InRegion(slot, int64(k)*4*width, 4*width)}})
+		b.Requests[0].Places = append(b.Requests[0].Places, wire.InRegion(slot, int64(k+2)*4*width, 4*width))
+	}
+	return b
+}
+
+// postRegions posts a batch that names no data of the request arena.
+func (g *gateway) postRegions(t *testing.T, b *wire.Batch) {
+	d := wire.AppendBatch(nil, b)
+	mem := must(g.requests.Alloc(wire.FlagsOffset(int64(len(d))) + wire.FlagsSize(1)))(t)
+	clear(mem)
+	copy(mem, d)
+	g.post(0, &posted{mem: mem[:len(d)]})
+}
+
+// ONNX Runtime reads its inputs in the client's memory and writes its outputs there.
+func TestProcessONNXInPlace(t *testing.T) {
+	if os.Getenv("SLUICE_ONNXRUNTIME") == "" {
+		t.Skip("SLUICE_ONNXRUNTIME does not name the shared library")
+	}
+	g, _ := startProcess(t)
+	width := widthOf(loadONNX(t, g))
+	c := newClient(t, 16*width)
+	copy(c.mem, append(floats(int(width), 5), floats(int(width), 3)...))
+	g.openRegion(t, c, 1)
+	g.postRegions(t, regionBatch(1, 1, width))
+	done, res := g.result(t)
+	if res.Err != "" || len(res.Responses) != 1 || res.Responses[0].Err != "" {
+		t.Fatalf("%+v", res)
+	}
+	for k, want := range [][]byte{floats(int(width), 8), floats(int(width), 2)} {
+		at := int64(k+2) * 4 * width
+		if got := res.Responses[0].Outputs[k].Data; got != wire.InRegion(1, at, 4*width) || !bytes.Equal(c.mem[at:][:4*width], want) {
+			t.Errorf("output %d lies at %+v", k, got)
+		}
+	}
+	g.lane.Release(done.Token)
+	g.closeRegion(t, 1)
+	unload(t, g, 1)
+}
+
+func widthOf(d *worker.DescribeResponse) int64 {
+	if w := d.Inputs[0].Shape[1]; w > 0 {
+		return w
+	}
+	return 4 << 20
+}
+
+// The client cuts its memory off while ONNX Runtime's threads are in it: that request
+// fails, and the worker lives.
+func TestProcessONNXTruncated(t *testing.T) {
+	if os.Getenv("SLUICE_ONNXRUNTIME") == "" {
+		t.Skip("SLUICE_ONNXRUNTIME does not name the shared library")
+	}
+	g, _ := startProcess(t)
+	width := widthOf(loadONNX(t, g))
+	for round := range 10 {
+		slot := uint32(round + 1)
+		c := newClient(t, 16*width)
+		g.openRegion(t, c, slot)
+		g.postRegions(t, regionBatch(uint64(slot), slot, width))
+		wait := time.NewTimer(time.Duration(round) * 500 * time.Microsecond)
+		<-wait.C
+		if err := unix.Ftruncate(c.fd, int64(round)*width); err != nil {
+			t.Fatal(err)
+		}
+		done, res := g.result(t)
+		if r := res.Responses; len(r) != 1 || r[0].Err != "" && r[0].Code != infer.InvalidArg {
+			t.Errorf("round %d: %+v", round, res)
+		}
+		g.lane.Release(done.Token)
+		g.closeRegion(t, slot)
+	}
+	unload(t, g, 1)
+}
