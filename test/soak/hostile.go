@@ -67,7 +67,7 @@ func many(ctx context.Context, k int, do func(ctx context.Context) error) error 
 	for range k {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				if err := do(ctx); err != nil && ctx.Err() == nil {
+				if err := do(ctx); err != nil && !over(ctx) {
 					cancel(err)
 				}
 			}
@@ -78,6 +78,12 @@ func many(ctx context.Context, k int, do func(ctx context.Context) error) error 
 		return err
 	}
 	return nil
+}
+
+// over says that ctx has ended or is about to: a dialer's clock is a little ahead of it.
+func over(ctx context.Context) bool {
+	end, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && time.Until(end) < 100*time.Millisecond
 }
 
 // wire is a raw connection that ends with its context.

@@ -174,10 +174,11 @@ func hpackBomb(_ context.Context, c *h2conn, _ *rand.Rand) {
 		extra := []string{"x-bomb", strings.Repeat("b", 3800)}
 		block := c.fields(extra...)
 		block = append(block, bytes.Repeat([]byte{0x80 | 62}, 15000)...)
+		half := len(block) / 2
 		id := c.next
 		c.next += 2
-		if !c.did(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block[:16000], EndHeaders: false})) ||
-			!c.did(c.fr.WriteContinuation(id, true, block[16000:])) {
+		if !c.did(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block[:half], EndHeaders: false})) ||
+			!c.did(c.fr.WriteContinuation(id, true, block[half:])) {
 			return
 		}
 	}
