@@ -78,8 +78,9 @@ type conn struct {
 }
 
 func newConn(s *Server, nc net.Conn, other *Handoff) *conn {
-	c := &conn{s: s, nc: listen.Underneath(nc), outer: nc, other: other}
+	c := &conn{s: s, nc: listen.Pass(listen.Underneath(nc)), outer: nc, other: other}
 	c.req.Remote, c.req.Unix, c.req.Peer = listen.Remote(nc.RemoteAddr())
+	c.req.Passing, _ = c.nc.(*listen.Passing) // of a Unix socket alone
 	c.body.c, c.ans.c = c, c
 	c.news.L = &c.mu
 	c.try = listen.NewTrier(c.nc)
@@ -116,6 +117,7 @@ func (c *conn) serve() {
 		}
 	}
 	_ = c.outer.Close() // what it still had to say is said or lost
+	c.dropPassed()
 }
 
 // broken keeps a fault of ours to the one connection that it came up on.
@@ -194,6 +196,7 @@ func (c *conn) rest() bool {
 	if c.async {
 		return true
 	}
+	c.dropPassed()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.enter(idle)
@@ -202,6 +205,13 @@ func (c *conn) rest() bool {
 		c.deadline(time.Now().Add(restTime)) // hurry saw it serving
 	}
 	return !c.closing || c.r < c.w
+}
+
+// dropPassed closes a descriptor that came with the last request and that nobody took.
+func (c *conn) dropPassed() {
+	if p := c.req.Passing; p != nil {
+		p.Drop()
+	}
 }
 
 // isLast says that no request follows.

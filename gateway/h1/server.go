@@ -45,6 +45,8 @@ type Request struct {
 	Remote netip.AddrPort
 	Unix   bool
 	Peer   infer.Peer // of a Unix socket
+	// Passing has a descriptor that came with the request; nil: it came over no Unix socket.
+	Passing *listen.Passing
 }
 
 // Get is the first value of a field by its name in any case; "" where there is none.

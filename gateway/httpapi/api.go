@@ -172,6 +172,10 @@ type Header interface {
 	Each(f func(name, value string) bool)
 }
 
+// Passer gives a descriptor that a client passed. A file of nil: none came. An error: more
+// than one did. listen.Passing fits.
+type Passer interface{ TakeFile() (*os.File, error) }
+
 // Call is one call as a transport hands it over. It is valid until Serve returns.
 type Call struct {
 	Method string
@@ -189,10 +193,9 @@ type Call struct {
 	// Stream sends answers that come piece by piece; a Reply that is Streamed has gone
 	// that way.
 	Stream Streamer
-	// Descriptor takes the one descriptor that came with the call, which is then the
-	// caller's; nil: the transport has none. A file of nil: none came. An error: more
-	// than one did.
-	Descriptor func() (*os.File, error)
+	// Descriptor gives the one descriptor that came with the call, which is then the
+	// caller's; nil: the transport takes none.
+	Descriptor Passer
 
 	env   *infer.Envelope // of a control call, once it is opened
 	read  int64           // bytes of a control call's body

@@ -85,7 +85,11 @@ func (c *Call) file() (*os.File, error) {
 	if c.Descriptor == nil {
 		return nil, nil
 	}
-	return c.Descriptor()
+	f, err := c.Descriptor.TakeFile()
+	if err != nil {
+		return nil, infer.Errorf(infer.InvalidArg, "a call about a shared memory region brings one descriptor at most")
+	}
+	return f, nil
 }
 
 // registration is what a document says of a region.

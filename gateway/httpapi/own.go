@@ -31,6 +31,9 @@ func (p *plain) Serve(ctx context.Context, r *h1.Request, a *h1.Answer) (later b
 	}
 	c.header.r, c.answer = r, a
 	c.Call = Call{Method: r.Method, Path: r.Path, Header: &c.header, Body: r.Body, Length: r.Length, Remote: r.Remote, Unix: r.Unix, Peer: r.Peer, Stream: c}
+	if r.Passing != nil {
+		c.Descriptor = r.Passing
+	}
 	if p.api.Start(ctx, &c.Call, &c.reply, c) {
 		return true
 	}
