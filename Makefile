@@ -105,8 +105,11 @@ envoy:
 prometheus:
 	@scripts/setup.sh prometheus
 
+interop:
+	@scripts/setup.sh interop
+
 # The C header of ONNX Runtime comes in a Go module.
 headers:
 	@[ -n "$$(go list -m -f '{{.Dir}}' github.com/yalue/onnxruntime_go)" ] || { echo "== Go modules"; go mod download; }
 
-.PHONY: help run build test bench bench-tracing fmt fmt-check vet lint generate generate-check syntax clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus headers
+.PHONY: help run build test bench bench-tracing fmt fmt-check vet lint generate generate-check syntax clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus interop headers

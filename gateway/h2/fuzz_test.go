@@ -244,6 +244,10 @@ func malformed(outcome string) bool {
 	return outcome == "closed" || strings.HasPrefix(outcome, "reset") || strings.HasPrefix(outcome, "goaway")
 }
 
+// hosts is what grpc-go says of two hosts, before it looks whether the request is malformed
+// in another way too; we look at that first.
+const hosts = "400 13: num values of :authority: 1, num values of host: 2"
+
 // FuzzBesideGRPCGo sends the same frames of one unary call to grpc-go and to us, and
 // compares status, message and answer.
 func FuzzBesideGRPCGo(f *testing.F) {
@@ -275,7 +279,7 @@ func FuzzBesideGRPCGo(f *testing.F) {
 		}
 		ours := ask(own)
 		theirs := ask(lib)
-		if ours != theirs && !(malformed(ours) && malformed(theirs)) {
+		if ours != theirs && !(malformed(ours) && (malformed(theirs) || strings.HasPrefix(theirs, hosts))) {
 			t.Errorf("we: %s\ngrpc-go: %s\n%q", ours, theirs, bytes)
 		}
 	})

@@ -16,12 +16,6 @@ const endBoth = http2.FlagHeadersEndStream | http2.FlagHeadersEndHeaders
 
 func TestSpecFrames(t *testing.T) {
 	open := func(c *rawConn) { c.headers(1, false, request()...) }
-	answered := func(c *rawConn) {
-		c.call(1, "x")
-		if got := c.outcome(1); got != "0 x" {
-			c.t.Errorf("the first call: %s", got)
-		}
-	}
 	runRaw(t, []rawCase{
 		{"4.1 the reserved bit of WINDOW_UPDATE", func(c *rawConn) { c.frame(http2.FrameWindowUpdate, 0, 0, u32(1<<31|5)) }, 0, "alive"},
 		{"4.2 DATA of 2^14", func(c *rawConn) {
@@ -49,6 +43,17 @@ func TestSpecFrames(t *testing.T) {
 			c.headers(1, true, ":method", "POST", "x-added", "once") // malformed, and added to the table
 			c.call(3, "x", "x-added", "once")
 		}, 3, "0 x"},
+	})
+}
+
+func TestSpecStates(t *testing.T) {
+	answered := func(c *rawConn) {
+		c.call(1, "x")
+		if got := c.outcome(1); got != "0 x" {
+			c.t.Errorf("the first call: %s", got)
+		}
+	}
+	runRaw(t, []rawCase{
 		{"5.1 half-closed: CONTINUATION", func(c *rawConn) {
 			c.call(1, "x", "do", "wait")
 			c.frame(http2.FrameContinuation, 4, 1, "\x83")
@@ -77,6 +82,12 @@ func TestSpecFrames(t *testing.T) {
 				c.t.Errorf("reset with %s", c.seen[1].reset)
 			}
 		}, 0, "alive"},
+	})
+}
+
+func TestSpecDefinitions(t *testing.T) {
+	open := func(c *rawConn) { c.headers(1, false, request()...) }
+	runRaw(t, []rawCase{
 		{"6.2 HEADERS that end the stream and go on", func(c *rawConn) {
 			block := string(c.block(request("do", "echo")...))
 			c.frame(http2.FrameHeaders, http2.FlagHeadersEndStream, 1, block[:5])

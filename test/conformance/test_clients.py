@@ -11,6 +11,8 @@ import tritonclient.http as httpclient
 import tritonclient.http.aio as httpaio
 from tritonclient.utils import InferenceServerException
 
+import harness
+
 MODULES = {"http": httpclient, "grpc": grpcclient}
 SAMPLES = {
     "BOOL": np.array([[True, False, True]]),
@@ -28,6 +30,14 @@ SAMPLES = {
     "FP64": np.array([[-1.5, 5e-324, 1.7e308]], np.float64),
     "BYTES": np.array([[b"", b"\x00\xff", "ü".encode() * 1000]], np.object_),
 }
+
+
+@pytest.fixture(scope="module", params=["sluice", "library"])
+def server(built, request):
+    """A server of this file's own for each transport."""
+    s = harness.Server(flags=[f"--{p}-transport={request.param}" for p in ("http", "grpc")])
+    yield s
+    assert s.stop() == 0, "exit status after SIGTERM\n" + s.log()[-3000:]
 
 
 @pytest.fixture(params=["http", "grpc"])
