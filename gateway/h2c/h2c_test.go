@@ -35,9 +35,12 @@ func ask(lines ...string) string {
 	return strings.Join(head, "\r\n") + "\r\n\r\n"
 }
 
-// talk lets Accept read what client sends, in pieces of so many bytes, and gives the
-// opening with what the client was told.
-func talk(t *testing.T, pieces int, sent string) (Opening, string, error) {
+// patience is how long a server waits for what comes.
+const patience = 20 * time.Second
+
+// talk lets Accept read what client sends, in pieces of so many bytes, for so long, and
+// gives the opening with what the client was told.
+func talk(t *testing.T, pieces int, sent string, wait time.Duration) (Opening, string, error) {
 	t.Helper()
 	client, server := net.Pipe()
 	told := make(chan string, 1)
@@ -46,14 +49,14 @@ func talk(t *testing.T, pieces int, sent string) (Opening, string, error) {
 		told <- string(b)
 	}()
 	go func() {
-		defer client.SetReadDeadline(time.Now().Add(5 * time.Second))
+		defer client.SetReadDeadline(time.Now().Add(30 * time.Second))
 		for s := sent; s != ""; s = s[min(pieces, len(s)):] {
 			if _, err := io.WriteString(client, s[:min(pieces, len(s))]); err != nil {
 				return
 			}
 		}
 	}()
-	if err := server.SetDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
+	if err := server.SetDeadline(time.Now().Add(wait)); err != nil {
 		t.Fatal(err)
 	}
 	o, err := Accept(server, nil, 4<<10)
@@ -105,7 +108,7 @@ func TestAccept(t *testing.T) {
 		{"too many settings", ask("HTTP2-Settings: " + strings.Repeat("AAMAAABk", 33)), Refused, "too many"},
 	} {
 		for _, pieces := range []int{1 << 20, 1} {
-			o, told, err := talk(t, pieces, c.sent)
+			o, told, err := talk(t, pieces, c.sent, patience)
 			if err != nil || o.Outcome != c.want || !strings.Contains(told, c.told) || (o.Outcome == Unchanged && told != "") {
 				t.Errorf("%s, by %d bytes: got %v, %v, told %q", c.name, pieces, o.Outcome, err, told)
 			}
@@ -124,7 +127,7 @@ func TestBytes(t *testing.T) {
 	long, body := strings.Repeat("v", 3000), strings.Repeat("b", 40000)
 	sent := ask("Content-Length: 40000", "TE: gzip, trailers", "X-Long: "+long, "Keep-Alive: 5", "Connection: Upgrade, HTTP2-Settings, x-hop",
 		"X-Hop: 1", "Expect: 100-continue") + body + Preface + clientSettings + ping
-	o, told, err := talk(t, 1000, sent)
+	o, told, err := talk(t, 1000, sent, patience)
 	if err != nil || o.Outcome != Upgraded || o.Body != len(body) {
 		t.Fatal(o.Outcome, o.Body, err)
 	}
@@ -194,7 +197,7 @@ func TestLongHead(t *testing.T) {
 // TestSlowClient sees that a client which stops does not hold the server.
 func TestSlowClient(t *testing.T) {
 	for _, sent := range []string{"GET / HT", ask()[:60], ask("Content-Length: 3") + "ab", ask(), ask() + Preface, ask() + Preface + clientSettings[:12]} {
-		o, _, err := talk(t, 1<<20, sent)
+		o, _, err := talk(t, 1<<20, sent, 300*time.Millisecond)
 		var ne net.Error
 		if !errors.As(err, &ne) || !ne.Timeout() {
 			t.Errorf("%q: got %v", sent, err)
