@@ -32,7 +32,7 @@ type Bodies struct {
 
 	out   atomic.Int64
 	arena atomic.Int64 // of out, in the arena
-	small sync.Pool // of *body with cap(data) == ArenaFrom
+	small sync.Pool    // of *body with cap(data) == ArenaFrom
 }
 
 type body struct {
