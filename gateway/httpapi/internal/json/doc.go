@@ -5,7 +5,7 @@
 // objects, keys, arrays and values in order and skips what it does not know. Tensor
 // data goes straight from text to little-endian bytes (AppendTensor), and back
 // (AppendData). Numbers are exact: an integer that does not fit is refused, floats
-// are rounded once to a double.
+// are rounded once, to what the datatype holds.
 //
 // It accepts what clients of the original server may send today and no more: RFC 8259,
 // a byte order mark in front, NaN, Inf and Infinity as numbers, bytes that are not

@@ -185,6 +185,24 @@ func (s *Scanner) float(n number) (float64, error) {
 	return f, nil
 }
 
+// single rounds the number to the nearest single, once; f is what float made of it. Rounding f
+// again is the same unless f lies halfway between two singles, where what float rounded off
+// decides. (The original does round twice, and is then off by a unit in the last place.)
+func (s *Scanner) single(n number, f float64) float32 {
+	const below = 29 // bits of a double's fraction that a single's has not
+	halfway := math.Float64bits(f)&(1<<below-1) == 1<<(below-1)
+	small := math.Abs(f) < 0x1p-126 && f != 0 // singles have fewer bits there
+	if !halfway && !small || n.isSpecial {
+		return float32(f)
+	}
+	text := s.data[n.start:n.end]
+	once, err := strconv.ParseFloat(unsafe.String(unsafe.SliceData(text), len(text)), 32)
+	if err != nil {
+		return float32(f) // out of range: an infinity
+	}
+	return float32(once)
+}
+
 // int is the number as a signed integer; false where it is none or does not fit.
 func (n *number) int() (int64, bool) {
 	switch {

@@ -121,10 +121,11 @@ func (s *Scanner) element(dst []byte, d infer.Datatype) ([]byte, error) {
 			return dst, err
 		}
 		if d == infer.FP32 {
-			if math.IsInf(float64(float32(f)), 0) && !math.IsInf(f, 0) {
+			single := s.single(n, f)
+			if math.IsInf(float64(single), 0) && !math.IsInf(f, 0) {
 				return dst, s.outOfRange(n, d)
 			}
-			return binary.LittleEndian.AppendUint32(dst, math.Float32bits(float32(f))), nil
+			return binary.LittleEndian.AppendUint32(dst, math.Float32bits(single)), nil
 		}
 		return binary.LittleEndian.AppendUint64(dst, math.Float64bits(f)), nil
 	}
