@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -85,7 +86,7 @@ func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.service
 // Serve accepts connections until Shutdown, which makes it return nil, or until the
 // listener fails. It closes the listener.
 func (s *Server) Serve(l net.Listener) error {
-	return s.conns.Serve(l, func(nc net.Conn) *conn { return newConn(s, nc) }, (*conn).serve)
+	return s.conns.Serve(l, func(nc net.Conn) *conn { return newConn(s, nc) }, func(c *conn) bool { c.serve(); return false })
 }
 
 // Shutdown accepts no connection any more, tells every client to open no further call
@@ -122,13 +123,20 @@ var errStopped = errors.New("h2: the server stopped")
 // its stack has grown already.
 type crew struct {
 	mu    sync.Mutex
-	idle  []chan *Stream
+	idle  []chan *Stream // the last one is the next one used
+	low   int            // the fewest that were idle since trim looked
+	trims *time.Timer    // nil: few are idle
 	ended bool
 	hands sync.WaitGroup
 }
 
-// maxIdle bounds the goroutines that are kept.
-const maxIdle = 1024
+// maxIdle bounds the goroutines that are kept; those above keptIdle that trimEvery saw
+// idle all along end.
+const (
+	maxIdle   = 1024
+	keptIdle  = 16
+	trimEvery = 5 * time.Second
+)
 
 // run runs a call on a goroutine of its own.
 func (w *crew) run(st *Stream) {
@@ -136,6 +144,7 @@ func (w *crew) run(st *Stream) {
 	if n := len(w.idle); n > 0 {
 		ch := w.idle[n-1]
 		w.idle = w.idle[:n-1]
+		w.low = min(w.low, n-1)
 		w.mu.Unlock()
 		ch <- st
 		return
@@ -156,8 +165,32 @@ func (w *crew) hand(st *Stream) {
 			return
 		}
 		w.idle = append(w.idle, ch)
+		if w.trims == nil && len(w.idle) > keptIdle {
+			w.low = 0 // some were in use a moment ago
+			w.trims = time.AfterFunc(trimEvery, w.trim)
+		}
 		w.mu.Unlock()
 		st = <-ch
+	}
+}
+
+// trim ends those that nobody needed since it looked, and looks again while many are left.
+func (w *crew) trim() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		return
+	}
+	if n := min(w.low, len(w.idle)-keptIdle); n > 0 {
+		for _, ch := range w.idle[:n] {
+			ch <- nil // it has room, and its goroutine waits
+		}
+		w.idle = append(w.idle[:0], w.idle[n:]...)
+		clear(w.idle[len(w.idle):cap(w.idle)])
+	}
+	w.low, w.trims = len(w.idle), nil
+	if w.low > keptIdle {
+		w.trims = time.AfterFunc(trimEvery, w.trim)
 	}
 }
 
@@ -165,6 +198,9 @@ func (w *crew) hand(st *Stream) {
 func (w *crew) stop() {
 	w.mu.Lock()
 	w.ended = true
+	if w.trims != nil {
+		w.trims.Stop()
+	}
 	for _, ch := range w.idle {
 		ch <- nil
 	}

@@ -23,10 +23,6 @@ import (
 	"time"
 )
 
-// softLimit is at what memory Go collects although little was allocated since: at rest it
-// would else keep garbage for minutes, which looks like a leak.
-const softLimit = "96MiB"
-
 // The server's bounds, which -memory must have room for: arenas and bodies.
 const (
 	requestArena  = 64 << 20
@@ -111,7 +107,6 @@ func start(ctx context.Context, o *options) (*server, error) {
 	defer log.Close() // the process has its own
 	s.cmd = exec.CommandContext(context.WithoutCancel(ctx), o.server, args...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
-	s.cmd.Env = append(os.Environ(), "GOMEMLIMIT="+softLimit)
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}
