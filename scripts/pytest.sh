@@ -14,10 +14,10 @@ pytest() {
   timeout --foreground -s INT -k 60 1200 env --default-signal=INT "$python" -m pytest -q -rs --tb=short --durations=10 -p no:cacheprovider \
     -o faulthandler_timeout=240 -o tmp_path_retention_policy=failed "$@"
 }
-# Files with an Envoy and those that wait the longest are the second lot; a new file goes to the first by itself.
-second=(test/e2e/test_mesh*.py test/e2e/test_{stack,dashboards,tracing_otel}.py test/deploy)
-first=(test/conformance test/interop)
-for file in test/e2e/test_*.py; do
+# Files with an Envoy and those that take about as long as all others are the second lot; a new file is in the first by itself.
+second=(test/e2e/test_mesh*.py test/e2e/test_{stack,dashboards}.py test/deploy/test_*.py)
+first=()
+for file in test/*/test_*.py; do
   [[ " ${second[*]} " == *" $file "* ]] || first+=("$file")
 done
 SLUICE_TEST_PORTS=26000-32000 pytest "$@" "${second[@]}" >"$log" 2>&1 &
