@@ -8,8 +8,10 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
+import time
 
 import original
 import platform_cases
@@ -30,6 +32,17 @@ def lay(folder):
     return base
 
 
+def wait_for(port):
+    """The platform's front end begins last."""
+    for _ in range(100):
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit(f"nobody listens on port {port}")
+
+
 def record(base, log, cases, *flags, **environment):
     """The answers; {"crash": true} where the server ended, which is then started again."""
     port = original.free_ports(1)[0]
@@ -40,6 +53,7 @@ def record(base, log, cases, *flags, **environment):
         for name, case in cases.items():
             if server.process is None or server.process.poll() is not None:
                 server.begin()
+                wait_for(port)
             stubs = original.harness.descendants(server.process.pid)
             golden[name] = platforms.exchange(f"127.0.0.1:{port}", case, str(OPT))
             if golden[name]["status"] == 0:
