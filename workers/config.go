@@ -59,6 +59,9 @@ type Config struct {
 	MemoryWait time.Duration
 	// ExitTimeout bounds the drain when a listening worker stops; 0: 30 s.
 	ExitTimeout time.Duration
+	// CUDALibrary is the CUDA driver's shared library, for regions of device memory; "":
+	// libcuda.so.1, where the dynamic linker finds it. It is loaded when the first is opened.
+	CUDALibrary string
 	// MaxMessage bounds one message of the Execute stream in bytes; 0: 1 GiB.
 	MaxMessage int
 }
@@ -131,6 +134,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.ExitTimeout == 0 {
 		c.ExitTimeout = 30 * time.Second
+	}
+	if c.CUDALibrary == "" {
+		c.CUDALibrary = "libcuda.so.1"
 	}
 	if c.MaxMessage == 0 {
 		c.MaxMessage = 1 << 30

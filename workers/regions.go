@@ -2,9 +2,11 @@ package workers
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/worker"
+	"github.com/sluice-serve/sluice/workers/internal/cuda"
 	"github.com/sluice-serve/sluice/workers/internal/region"
 	"github.com/sluice-serve/sluice/workers/shm"
 )
@@ -28,7 +30,7 @@ func (s *service) OpenRegion(ctx context.Context, r *worker.OpenRegionRequest) (
 func (c *connection) openRegion(r *worker.OpenRegionRequest) error {
 	config := region.Config{Slot: r.GetSlot(), Name: r.GetName(), Offset: r.GetOffset(), Size: r.GetByteSize(), Again: r.GetAgain()}
 	if r.GetToken() == 0 {
-		return infer.Errorf(infer.Unsupported, "shared memory region '%s': this worker opens no device memory", r.GetName())
+		return c.openDeviceRegion(config, r)
 	}
 	if c.lane == nil || c.lane.Pass == nil {
 		return infer.Errorf(infer.Unsupported, "shared memory region '%s': this worker shares no memory with its gateway", r.GetName())
@@ -40,6 +42,28 @@ func (c *connection) openRegion(r *worker.OpenRegionRequest) error {
 		return infer.Errorf(infer.Internal, "shared memory region '%s': %w", r.GetName(), err)
 	}
 	return c.regions.Open(config, file)
+}
+
+// openDeviceRegion opens memory of the worker's GPU. What can't be opened any more in place
+// of a lost worker is an error too: there is no device memory without its exporter.
+func (c *connection) openDeviceRegion(config region.Config, r *worker.OpenRegionRequest) error {
+	w := c.worker
+	if !w.config.Device.GPU || w.config.Device.Index != int(r.GetDeviceId()) {
+		return infer.Errorf(infer.InvalidArg, "failed to register CUDA shared memory region '%s': it is on GPU %d, this worker has %v",
+			config.Name, r.GetDeviceId(), w.config.Device)
+	}
+	w.cudaOnce.Do(func() { w.cuda, w.cudaErr = cuda.Open(w.config.CUDALibrary, w.config.Device.Index) })
+	if w.cudaErr != nil {
+		return fmt.Errorf("failed to register CUDA shared memory region '%s': %w", config.Name, w.cudaErr)
+	}
+	if w.cuda == nil {
+		return infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the worker is stopping")
+	}
+	m, err := w.cuda.Import(r.GetCudaHandle(), config.Size)
+	if err != nil {
+		return fmt.Errorf("failed to register CUDA shared memory region '%s': %w", config.Name, err)
+	}
+	return c.regions.OpenDevice(config, m)
 }
 
 // CloseRegion fits worker.WorkerServer.

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/backend"
+	"github.com/sluice-serve/sluice/workers/internal/cuda"
 )
 
 // maxBackends bounds how many backends with different options a worker opens.
@@ -42,6 +43,10 @@ type Worker struct {
 	lostOnce sync.Once
 
 	gpuMu sync.Mutex // held over Deps.GPU
+
+	cudaOnce sync.Once
+	cuda     *cuda.Device // valid after cudaOnce; nil: it could not be opened
+	cudaErr  error
 
 	hostMemory   *footprint
 	deviceMemory *footprint // nil: no GPU, or nothing tells
@@ -200,7 +205,12 @@ func (w *Worker) closeAll() error {
 			errs = append(errs, o.backend.Close())
 		}
 	}
-	return errors.Join(append(errs, w.closeInherited())...)
+	errs = append(errs, w.closeInherited())
+	w.cudaOnce.Do(func() {}) // nobody opens it any more
+	if w.cuda != nil {
+		w.cuda.Close()
+	}
+	return errors.Join(errs...)
 }
 
 func (w *Worker) closeInherited() error {

@@ -26,7 +26,9 @@ const roleEnv = "SLUICE_TEST_ROLE"
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleEnv) {
 	case "worker":
-		fatal(runWorker())
+		fatal(runWorker(workers.Device{}))
+	case "gpu":
+		fatal(runWorker(workers.Device{GPU: true}))
 	case "gateway":
 		fatal(runGateway())
 	case "liar":
@@ -43,14 +45,14 @@ func fatal(err error) {
 	}
 }
 
-func runWorker() error {
+func runWorker(device workers.Device) error {
 	conn, shared, err := workers.Inherit()
 	if err != nil {
 		return err
 	}
 	deps := workers.Deps{Conn: conn, Shared: shared, Exit: os.Exit, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		Backends: map[string]backend.Factory{"identity": identity.New}}
-	w, err := workers.New(workers.Config{Version: "test"}, deps)
+	w, err := workers.New(workers.Config{Version: "test", Device: device, CUDALibrary: os.Getenv("SLUICE_TEST_CUDA")}, deps)
 	if err != nil {
 		return err
 	}

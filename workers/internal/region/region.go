@@ -125,7 +125,7 @@ func (r *Region) mapIt() error {
 	return nil
 }
 
-// openDevice makes a region of device memory, which it owns.
+// openDevice makes a region of device memory, which it owns. Its Offset has no meaning.
 func openDevice(c Config, d Device) *Region {
 	r := &Region{config: c, file: -1, guard: -1, device: d, writable: true, fixed: true, idle: make(chan struct{})}
 	r.users.Store(1)

@@ -1,0 +1,33 @@
+//go:build !cgo
+
+package cuda
+
+import "github.com/sluice-serve/sluice/infer"
+
+// Device is never opened in this build.
+type Device struct{}
+
+// Memory is never opened in this build.
+type Memory struct{}
+
+// Open is Unsupported: this build has no cgo.
+func Open(string, int) (*Device, error) {
+	return nil, infer.Errorf(infer.Unsupported, "CUDA shared memory: this worker was built without cgo")
+}
+
+// Close does nothing.
+func (d *Device) Close() {}
+
+// Import is Unsupported.
+func (d *Device) Import([]byte, int64) (*Memory, error) {
+	return nil, infer.Errorf(infer.Unsupported, "CUDA shared memory: this worker was built without cgo")
+}
+
+// Read is Unsupported.
+func (m *Memory) Read([]byte, int64) error { return (&failure{-1, "no memory"}).moving() }
+
+// Write is Unsupported.
+func (m *Memory) Write(int64, []byte) error { return (&failure{-1, "no memory"}).moving() }
+
+// Close does nothing.
+func (m *Memory) Close() error { return nil }
