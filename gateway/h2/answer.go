@@ -234,17 +234,19 @@ func (st *Stream) answerLocked(parts mem.BufferSlice, err error, trailer []strin
 		compressed = 1
 	}
 	n := parts.Len()
-	at := len(c.out.small)
-	c.out.small = appendFrame(c.out.small, 0, frameHeaders, flagEndHeaders, st.id)
-	c.out.small = appendHeaders(c.appendShrink(c.out.small), compressor, nil)
-	c.blockLocked(at)
-	st.begun = true
+	if !st.begun { // else a service's handler has sent it
+		at := len(c.out.small)
+		c.out.small = appendFrame(c.out.small, 0, frameHeaders, flagEndHeaders, st.id)
+		c.out.small = appendHeaders(c.appendShrink(c.out.small), compressor, nil)
+		c.blockLocked(at)
+		st.begun = true
+	}
 	total := len(st.out.prefix) + n
 	if n < byReference && len(c.out.small) < burst && len(c.sending) == 0 && int64(total) <= min(c.sendLeft, st.sendLeft) {
 		c.smallLocked(st, parts, n, compressed)
 		c.out.small = append(c.out.small, 0, 0, 0, frameHeaders, flagEndHeaders|flagEndStream, byte(st.id>>24), byte(st.id>>16),
 			byte(st.id>>8), byte(st.id))
-		at = len(c.out.small) - frameHeader
+		at := len(c.out.small) - frameHeader
 		c.out.small = appendStatus(c.out.small, nil, trailer)
 		c.blockLocked(at)
 		if !st.remoteEnd.Load() {

@@ -46,6 +46,9 @@ func (r *registered) run(st *Stream) {
 		return
 	}
 	st.leave()
+	if len(header) > 0 {
+		st.header(header)
+	}
 	st.answer(parts, err)
 }
 
@@ -68,8 +71,18 @@ func (r *registered) guarded(call *serverStream, parts *mem.BufferSlice) (err er
 	if err != nil {
 		return status.Errorf(codes.Internal, "grpc: error while marshaling: %v", err)
 	}
+	call.keep()
 	*parts, err = call.st.compressed(*parts)
 	return err
+}
+
+// keep leaves a header that was sent true: the answer is compressed as it said.
+func (s *serverStream) keep() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sent {
+		s.st.Compress(s.st.begunAs)
+	}
 }
 
 // serverStream is a call as generated code knows it.
@@ -103,12 +116,15 @@ func (s *serverStream) Method() string { return s.st.head.path }
 // Context is the call's.
 func (s *serverStream) Context() context.Context { return s.ctx }
 
+// errSent is grpc-go's word on a header that comes too late.
+var errSent = status.Error(codes.Internal, "transport: SendHeader called multiple times")
+
 // SetHeader adds to the header, which goes with the first message.
 func (s *serverStream) SetHeader(md metadata.MD) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sent {
-		return status.Error(codes.Internal, "transport: the stream is done or WriteHeader was already called")
+		return errSent
 	}
 	s.header = metadata.Join(s.header, md)
 	return nil
@@ -248,7 +264,7 @@ func (st *Stream) send(parts mem.BufferSlice, compressed byte) error {
 
 // finish ends a streaming call.
 func (st *Stream) finish(err error, header metadata.MD) {
-	if err == nil {
+	if err == nil || len(header) > 0 {
 		st.header(header)
 	}
 	st.mu.Lock()
