@@ -341,10 +341,19 @@ func (x *execution) Outputs(outputs []infer.Tensor) error {
 	if x.checkRegions(); x.open == 0 {
 		return nil
 	}
-	if x.open < len(x.requests) || x.placed {
+	request := noRequest
+	if x.placed && len(x.requests) == 1 && len(x.inst.scattered) == 0 {
+		request = 0
+	} else if x.placed || x.open < len(x.requests) {
 		return x.split(outputs)
 	}
-	out, err := x.put(&x.final, outputs, noRequest)
+	out, err := x.put(&x.final, outputs, request)
+	if request != noRequest {
+		x.checkRegions() // what was written may be gone already
+	}
+	if x.open == 0 {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,11 @@ func (r *received) setResult(w *wire.Result, b *infer.Batch, mem viewer) error {
 		if len(w.Outputs) > len(r.tensors) {
 			tensors = make([]infer.Tensor, 0, len(w.Outputs))
 		}
-		out.Outputs, err = r.appendTensors(tensors, w.Outputs, nil, mem)
+		var alone *infer.Request
+		if len(b.Requests) == 1 {
+			alone = b.Requests[0]
+		}
+		out.Outputs, err = r.appendTensors(tensors, w.Outputs, alone, mem)
 		return err
 	}
 	out.Responses = make([]infer.RequestResult, len(w.Responses))
@@ -77,7 +81,7 @@ func (r *received) setResponse(out *infer.RequestResult, w *wire.Response, b *in
 	return nil
 }
 
-// appendTensors reads the outputs of a request, or with nil of all.
+// appendTensors reads the outputs of a request, or with nil of several.
 func (r *received) appendTensors(dst []infer.Tensor, outputs []wire.Output, q *infer.Request, mem viewer) ([]infer.Tensor, error) {
 	for i := range outputs {
 		o := &outputs[i]
