@@ -142,7 +142,7 @@ func (s *Server) ModelReady(name, version string) (bool, error) {
 
 // extensions are those of the v2 protocol that this server really has.
 var extensions = []string{"classification", "sequence", "model_repository", "model_repository(unload_dependents)", "schedule_policy",
-	"model_configuration", "binary_tensor_data", "parameters", "statistics", "trace", "logging"}
+	"model_configuration", "system_shared_memory", "cuda_shared_memory", "binary_tensor_data", "parameters", "statistics", "trace", "logging"}
 
 // ServerMetadata names the server and its extensions.
 func (s *Server) ServerMetadata() *inference.ServerMetadataResponse {

@@ -116,12 +116,18 @@ func (r *Registry) Register(ctx context.Context, env *infer.Envelope, s Spec) er
 	switch {
 	case r.closed: // Close has given it up
 		return errors.Join(err, errStopping())
-	case err != nil:
-		r.leaveLocked(context.WithoutCancel(ctx), g)
-	default:
-		r.table.opened(g.Slot)
+	case err != nil: // no worker has it
+		r.table.leave(g.Slot)
+		r.forgetLocked(g)
+		return errors.Join(err, g.closeFile())
 	}
-	return err
+	r.table.opened(g.Slot)
+	return nil
+}
+
+func (r *Registry) forgetLocked(g *region) {
+	r.table.closed(g.Slot)
+	delete(r.regions, g.Slot)
 }
 
 func errStopping() error {
@@ -189,10 +195,8 @@ func (r *Registry) leaveLocked(ctx context.Context, g *region) {
 	r.leaving.Go(func() { r.giveUp(ctx, g) })
 }
 
-const (
-	closeTime  = 10 * time.Second // for one try at telling the workers
-	closePause = time.Second      // between two
-)
+// closeTime is how long workers may take to let go of a region. They do so later too.
+const closeTime = 10 * time.Second
 
 // giveUp waits until nobody uses a region and makes the workers forget it. Its slot is
 // not given again before.
@@ -202,34 +206,18 @@ func (r *Registry) giveUp(ctx context.Context, g *region) {
 	case <-g.idle:
 	case <-r.closing:
 	}
-	for {
-		try, cancel := context.WithTimeout(ctx, closeTime)
-		err := r.workers.CloseRegion(try, g.Slot)
-		cancel()
-		if err == nil {
-			break
-		}
-		r.log.Error("a worker keeps a shared memory region that was unregistered", "region", g.Name, "error", err)
-		pause := time.NewTimer(closePause)
-		select {
-		case <-pause.C:
-		case <-r.closing: // workers end too, and it with them
-			pause.Stop()
-			return
-		}
-	}
-	if err := g.closeFile(); err != nil {
-		r.log.Error("closing a shared memory region", "region", g.Name, "error", err)
+	ctx, cancel := context.WithTimeout(ctx, closeTime)
+	defer cancel()
+	if err := errors.Join(r.workers.CloseRegion(ctx, g.Slot), g.closeFile()); err != nil {
+		r.log.Error("giving up a shared memory region", "region", g.Name, "error", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	select {
 	case <-g.idle:
-	default:
-		return // only at the end: requests may still name it
+		r.forgetLocked(g)
+	default: // only at the end: requests may still name it
 	}
-	r.table.closed(g.Slot)
-	delete(r.regions, g.Slot)
 }
 
 // unregisterTime is how long Unregister waits where the call has no deadline.

@@ -466,7 +466,6 @@ CONTROL = {
 
 # What we answer otherwise, and why: (reason, statuses or codes that are right, pattern of the error's text).
 INTACT = "the original wraps numbers that the datatype can't hold: never change what was sent"
-LATER = "comes in a later version; until then it says so"
 PARSER = "same meaning; the words after the colon are its JSON library's"
 OURS = {
     "http": {
@@ -494,15 +493,12 @@ OURS = {
         "index, no JSON": (PARSER, {500}, "^failed to parse the request JSON buffer: "),
         "logging, wrong format": ("a wrong value is no unavailability", {400, 503}, "klingon"),
         "load, no JSON": (PARSER, {500}, "^failed to parse the request JSON buffer: "),
-        "infer, shared memory region unknown": (LATER, {501}, "[Ss]hared.memory"),
-        "infer, data and shared memory": (LATER, {400, 501}, "shared_memory|[Ss]hared.memory"),
     },
     "grpc": {
         "infer, typed INT8 too big": (INTACT, {"INVALID_ARGUMENT"}, "400|range|fit"),
         "infer, two raw for one input": ("it drops the second", {"OK", "INVALID_ARGUMENT"}, ""),
         "infer, negative shape": ("its arithmetic shows", {"INVALID_ARGUMENT"}, "."),
         "infer, unknown datatype": ("it names no datatype", {"INVALID_ARGUMENT"}, "INT33|<invalid>"),
-        "infer, shared memory unknown": (LATER, {"UNIMPLEMENTED"}, "[Ss]hared.memory"),
     },
     "control": {
         name: ("it does not say why", {500, "INTERNAL"}, "^failed to load 'plain', failed to poll from model repository: .*" + why)
