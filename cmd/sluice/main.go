@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -114,6 +115,7 @@ func serve(ctx context.Context, args []string, stdout io.Writer) error {
 		return flags.Usage(stdout)
 	}
 	slack := timerslack.Widen() // does not return when it works
+	threads()
 	s.Config.Version = version
 	debug.SetGCPercent(s.Config.Cache.GCPercent(gcPercent))
 	outside(&s.Config)
@@ -128,6 +130,15 @@ func serve(ctx context.Context, args []string, stdout io.Writer) error {
 		g.Log().Warn(n)
 	}
 	return g.Run(ctx)
+}
+
+// threads lets one more thread run at once than there are cores, for each four of them,
+// unless GOMAXPROCS says how many: HTTP's watchers count as running while they wait in
+// epoll (gateway/h1).
+func threads() {
+	if n := runtime.GOMAXPROCS(0); os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(n + max(1, n/4))
+	}
 }
 
 func check(ctx context.Context, args []string, stdout io.Writer) error {

@@ -23,6 +23,9 @@ func (l *later) Serve(ctx context.Context, r *Request, a *Answer) bool {
 	return true
 }
 
+// Light implements Lighter.
+func (l *later) Light(*Request) bool { return true }
+
 func (l *later) run() {
 	for a := range l.work {
 		infer.Flush(a.Done())

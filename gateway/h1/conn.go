@@ -31,11 +31,13 @@ const (
 	maxDiscard = 256 << 10
 )
 
-// conn is one connection. serve is its goroutine.
+// conn is one connection. serve is its goroutine, which it has while it is driven.
 type conn struct {
 	s     *Server
-	nc    net.Conn // reads and writes
+	nc    net.Conn // reads and writes; nil: fd does
 	outer net.Conn // is closed, and given away
+	slot  net.Conn // as it was accepted: closing it is counted
+	eye   *watcher
 	other *Handoff
 	id    uint64 // in the watcher; 0: not watched
 
@@ -51,6 +53,8 @@ type conn struct {
 	parsed parser
 
 	try   *listen.Trier // writes without waiting; nil: there is no socket
+	added bool          // the watcher was told of it
+	small bool          // the last request was one that the watcher might have served
 	stage atomic.Uint32 // what the request that is served is at
 	close bool          // the client wants no further answer
 	async bool          // a request was not answered when its Serve returned: settled says when it is
@@ -75,10 +79,14 @@ type conn struct {
 	over     bool              // the watcher has ended the body's reading
 	large    bool              // it rests with more memory than it began with
 	trimming bool              // the watcher has ended a rest's reading, to have that memory back
+	place    place             // who reads
+	fd       int               // of the socket, while it is not driven; -1: nc has it
+	trying   bool              // an answer is being written, without waiting
+	knocked  bool              // something has come meanwhile
 }
 
 func newConn(s *Server, nc net.Conn, other *Handoff) *conn {
-	c := &conn{s: s, nc: listen.Pass(listen.Underneath(nc)), outer: nc, other: other}
+	c := &conn{s: s, nc: listen.Pass(listen.Underneath(nc)), outer: nc, slot: nc, eye: s.watcher(), other: other, fd: -1}
 	c.req.Remote, c.req.Unix, c.req.Peer = listen.Remote(nc.RemoteAddr())
 	c.req.Passing, _ = c.nc.(*listen.Passing) // of a Unix socket alone
 	c.body.c, c.ans.c = c, c
@@ -101,23 +109,32 @@ func (c *conn) control(f func(fd uintptr)) error {
 	return raw.Control(f)
 }
 
-// serve answers requests until the connection is over or goes to the other server.
-func (c *conn) serve() {
-	c.s.watch.add(c)
+// serve answers requests until the connection is over, goes to the other server, or rests
+// with the watcher.
+func (c *conn) serve() (rests bool) {
+	if !c.added {
+		c.added = true
+		c.eye.add(c)
+	}
 	defer c.broken()
 	usual, err := true, error(nil)
 	for err == nil && usual {
-		usual, err = c.one()
+		if usual, err = c.one(); err == nil && usual && c.parks() {
+			if err = c.settled(); err == nil && c.park() {
+				return true
+			}
+		}
 	}
-	c.s.watch.remove(c)
+	c.eye.remove(c)
 	if err == nil || err == errDone {
 		if failed := c.flush(); failed == nil && err == nil {
 			c.giveAway()
-			return
+			return false
 		}
 	}
 	_ = c.outer.Close() // what it still had to say is said or lost
 	c.dropPassed()
+	return false
 }
 
 // broken keeps a fault of ours to the one connection that it came up on.
@@ -127,7 +144,7 @@ func (c *conn) broken() {
 		return
 	}
 	c.s.log.Error("HTTP: a connection is given up", "panic", p, "stack", string(debug.Stack()))
-	c.s.watch.remove(c)
+	c.eye.remove(c)
 	c.cut()
 }
 
@@ -153,18 +170,48 @@ func (c *conn) one() (usual bool, err error) {
 	if err != nil || head == 0 {
 		return false, err
 	}
-	if b := c.buf[c.r : c.r+head]; c.last != string(b) { // clients repeat themselves
-		c.last, c.parsed = string(b), parser{req: &c.req}
-		if !c.parsed.parse(c.last) {
-			return false, nil
-		}
+	if !c.parse(c.buf[c.r : c.r+head]) {
+		return false, nil
 	}
 	h := &c.parsed
+	c.small = c.simple(head)
 	c.r += head
 	c.used, c.posted = true, c.req.Method == "POST"
 	if h.refuse {
 		return true, c.refuse()
 	}
+	ctx := c.open()
+	c.req.Inline = false
+	if c.s.handler.Serve(ctx, &c.req, &c.ans) && !c.answeredYet() {
+		return true, nil
+	}
+	ctx.End(context.Canceled)
+	if c.ans.streamed {
+		err = c.endStream()
+	} else {
+		err = c.answer(c.isLast() || h.close)
+	}
+	c.ans.Fields, c.ans.Chunks = c.ans.Fields[:0], c.ans.Chunks[:0]
+	return true, err
+}
+
+// parse reads a head into req and parsed, unless they are of an equal one: clients repeat
+// themselves.
+func (c *conn) parse(head []byte) bool {
+	if c.last == string(head) {
+		return true
+	}
+	c.last, c.parsed = string(head), parser{req: &c.req}
+	if !c.parsed.parse(c.last) {
+		c.last = ""
+		return false
+	}
+	return true
+}
+
+// open begins the request whose head was parsed.
+func (c *conn) open() *lifetime.Context {
+	h := &c.parsed
 	c.body = Body{c: c, left: h.length, chunked: h.chunked, expect: h.expect}
 	if h.length == 0 && !h.chunked {
 		c.body.done = true
@@ -178,17 +225,7 @@ func (c *conn) one() (usual bool, err error) {
 	c.begin(ctx)
 	c.ans.Status = 0
 	c.stage.Store(starting)
-	if c.s.handler.Serve(ctx, &c.req, &c.ans) && !c.answeredYet() {
-		return true, nil
-	}
-	ctx.End(context.Canceled)
-	if c.ans.streamed {
-		err = c.endStream()
-	} else {
-		err = c.answer(c.isLast() || h.close)
-	}
-	c.ans.Fields, c.ans.Chunks = c.ans.Fields[:0], c.ans.Chunks[:0]
-	return true, err
+	return ctx
 }
 
 // rest begins the wait for a request; false: there is to be none.

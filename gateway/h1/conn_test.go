@@ -46,7 +46,7 @@ func TestEventOfAnEarlierConnection(t *testing.T) {
 	defer w.close()
 	first, _ := unserved(t, s)
 	w.add(first)
-	stale := event(first.id)
+	stale := event(first.id, leaves)
 	if w.of(&stale) != first {
 		t.Fatal("the event is not of its connection")
 	}

@@ -64,6 +64,9 @@ func (e *echo) Serve(ctx context.Context, r *Request, a *Answer) (later bool) {
 	return true
 }
 
+// Light implements Lighter.
+func (e *echo) Light(r *Request) bool { return r.Path != "/wait" }
+
 func say(a *Answer, status int, body []byte) {
 	half := len(body) / 2
 	a.Status, a.Length = status, int64(len(body))

@@ -79,7 +79,8 @@ const tryMost = 64 << 10
 // What the socket does not take is left to a goroutine.
 func (c *conn) Flush() {
 	c.mu.Lock() // answeredYet has told that it is pending
-	ctx := c.current
+	ctx, try, fd := c.current, c.try, c.fd
+	c.trying = true
 	c.mu.Unlock()
 	ctx.End(context.Canceled)
 	a, last := &c.ans, c.isLast()
@@ -95,16 +96,36 @@ func (c *conn) Flush() {
 	}
 	c.enter(writing)
 	c.moved.Store(a.Length)
-	if c.try == nil || size > tryMost {
-		go c.writeRest(c.bufs, last)
+	if fd < 0 && try == nil || size > tryMost {
+		c.writeOn(c.bufs, last)
 		return
 	}
-	n, err := c.try.Write(c.bufs...)
+	var n int
+	var err error
+	if fd >= 0 {
+		n, err = listen.Send(fd, c.bufs...)
+	} else {
+		n, err = try.Write(c.bufs...)
+	}
 	if err == nil && n < size {
-		go c.writeRest(listen.Rest(c.bufs, n), last)
+		c.writeOn(listen.Rest(c.bufs, n), last)
 		return
 	}
 	c.wrote(err, last)
+}
+
+// writeOn is writeRest on a goroutine.
+func (c *conn) writeOn(rest net.Buffers, last bool) {
+	c.mu.Lock()
+	c.trying = false
+	switch {
+	case c.place == parked:
+		c.driveLocked()
+	case c.fd >= 0: // the watcher drives it when it has done
+		c.dressLocked()
+	}
+	c.mu.Unlock()
+	go c.writeRest(rest, last)
 }
 
 // writeRest writes what the socket did not take at once.
@@ -126,14 +147,21 @@ func (c *conn) wrote(err error, last bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failed, c.pending = err, false
+	c.failed, c.pending, c.trying = err, false, false
 	c.enter(idle)
 	c.large = c.large || cap(c.out) > firstBuffer
 	switch {
-	case err == nil && c.closing:
+	case c.place == turning: // the watcher looks at it before it lets go
+	case err == nil && !c.closing:
+		if c.place == parked {
+			c.openLocked()
+		}
+	case c.place == parked:
+		c.driveLocked()
+	case err == nil:
 		// hurry saw it serving; there may be part of a next request already
 		c.deadline(time.Now().Add(restTime))
-	case err != nil && !c.waiting:
+	case !c.waiting:
 		c.deadline(past) // wakes it
 	}
 	if c.waiting {

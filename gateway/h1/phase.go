@@ -1,6 +1,10 @@
 package h1
 
-import "time"
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // phase is what a connection is at, for the watcher.
 type phase int32
@@ -33,7 +37,10 @@ func (c *conn) hurry() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closing = true
-	if c.phase() == idle {
+	switch {
+	case c.place == parked && !c.pending:
+		c.driveLocked()
+	case c.place == driven && c.phase() == idle:
 		c.deadline(time.Now().Add(restTime))
 	}
 }
@@ -45,8 +52,19 @@ var past = time.Unix(1, 0)
 
 // cut ends the connection now.
 func (c *conn) cut() {
-	_ = c.outer.Close() // its goroutine sees it
+	c.mu.Lock()
+	outer := c.outer
+	if c.fd >= 0 {
+		_ = unix.Shutdown(c.fd, unix.SHUT_RDWR) // who has it sees it
+	}
+	c.mu.Unlock()
+	_ = outer.Close() // its goroutine sees it
 	c.left()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.place == parked {
+		c.driveLocked()
+	}
 }
 
 // trimAfter is how long a connection rests before it gives memory back.
@@ -100,7 +118,11 @@ func (c *conn) giveUp(state uint64) {
 }
 
 // deadline bounds reads. A connection that is broken or closed shows soon enough.
-func (c *conn) deadline(t time.Time) { _ = c.nc.SetReadDeadline(t) }
+func (c *conn) deadline(t time.Time) {
+	if c.nc != nil {
+		_ = c.nc.SetReadDeadline(t)
+	}
+}
 
 // rousedLocked ends what trim began, since reading goes on. It says that trim did.
 func (c *conn) rousedLocked() bool {
@@ -120,7 +142,11 @@ func (c *conn) rousedLocked() bool {
 func (c *conn) trim(state uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.large && !c.closing && !c.pending && c.state.Load() == state { // pending: its memory is in use
+	switch {
+	case !c.large || c.closing || c.pending || c.state.Load() != state: // pending: its memory is in use
+	case c.place == parked:
+		c.large, c.out = false, nil
+	case c.place == driven:
 		c.large, c.trimming = false, true
 		c.deadline(past) // wakes its goroutine
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +36,15 @@ type Handler interface {
 	Written(a *Answer)
 }
 
+// Lighter is a Handler that can serve some requests without ever waiting. They are served
+// by the goroutine that watches all resting connections; where a handler is no Lighter,
+// each connection has a goroutine.
+type Lighter interface {
+	// Light says that Serve of r, of which the body was not read, will not wait when all of
+	// it has come.
+	Light(r *Request) bool
+}
+
 // Request is one request as it was sent.
 type Request struct {
 	Method string // GET or POST
@@ -45,6 +55,9 @@ type Request struct {
 	Remote netip.AddrPort
 	Unix   bool
 	Peer   infer.Peer // of a Unix socket
+	// Inline says that who serves it serves others too, and must not wait: its body has
+	// come, and Light has said that it can be answered so.
+	Inline bool
 	// Passing has a descriptor that came with the request; nil: it came over no Unix socket.
 	Passing *listen.Passing
 }
@@ -100,18 +113,23 @@ type Answer struct {
 type Server struct {
 	cfg     Config
 	handler Handler
+	light   func(r *Request) bool // nil: no request is
 	log     *slog.Logger
 	conns   *listen.Accepted[*conn]
 	date    atomic.Pointer[[]byte] // the Date field of this second
 
 	mu      sync.Mutex
-	watch   *watcher // set by the first Serve
+	watch   []*watcher // set by the first Serve
+	next    int        // of watch
 	stopped bool
 }
 
 // New makes a server; nothing runs before Serve.
 func New(cfg Config, handler Handler, log *slog.Logger) *Server {
 	s := &Server{cfg: cfg, handler: handler, log: log, conns: listen.NewAccepted[*conn](log)}
+	if l, ok := handler.(Lighter); ok {
+		s.light = l.Light
+	}
 	s.tick(time.Now())
 	return s
 }
@@ -123,9 +141,30 @@ func (s *Server) begin() (bool, error) {
 	if s.stopped || s.watch != nil {
 		return !s.stopped, nil
 	}
-	w, err := newWatcher(s)
-	s.watch = w
-	return err == nil, err
+	for range max(1, runtime.GOMAXPROCS(0)/coresEach) {
+		w, err := newWatcher(s)
+		if err != nil {
+			return false, err // Close ends the others
+		}
+		s.watch = append(s.watch, w)
+	}
+	s.watch[0].runs.Go(s.watch[0].tick)
+	return true, nil
+}
+
+// coresEach is how many cores there are for each watcher, which keeps one of them busy at
+// most.
+const coresEach = 4
+
+// watcher is the one for the next connection.
+func (s *Server) watcher() *watcher {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.watch) == 0 {
+		return nil
+	}
+	s.next++
+	return s.watch[s.next%len(s.watch)]
 }
 
 // Serve accepts connections until Shutdown or Close, which make it return nil, or until
@@ -162,9 +201,10 @@ func (s *Server) Close() {
 	s.conns.Wait()
 	s.mu.Lock()
 	s.stopped = true
-	w := s.watch
+	watch := s.watch
+	s.watch = nil
 	s.mu.Unlock()
-	if w != nil {
+	for _, w := range watch {
 		w.close()
 	}
 }

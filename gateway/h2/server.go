@@ -86,7 +86,7 @@ func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.service
 // Serve accepts connections until Shutdown, which makes it return nil, or until the
 // listener fails. It closes the listener.
 func (s *Server) Serve(l net.Listener) error {
-	return s.conns.Serve(l, func(nc net.Conn) *conn { return newConn(s, nc) }, (*conn).serve)
+	return s.conns.Serve(l, func(nc net.Conn) *conn { return newConn(s, nc) }, func(c *conn) bool { c.serve(); return false })
 }
 
 // Shutdown accepts no connection any more, tells every client to open no further call

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/sluice-serve/sluice/gateway/h1"
@@ -30,7 +31,7 @@ func (p *plain) Serve(ctx context.Context, r *h1.Request, a *h1.Answer) (later b
 		c = &plainCall{}
 	}
 	c.header.r, c.answer = r, a
-	c.Call = Call{Method: r.Method, Path: r.Path, Header: &c.header, Body: r.Body, Length: r.Length, Remote: r.Remote, Unix: r.Unix, Peer: r.Peer, Stream: c}
+	c.Call = Call{Method: r.Method, Path: r.Path, Header: &c.header, Body: r.Body, Length: r.Length, Remote: r.Remote, Unix: r.Unix, Peer: r.Peer, Inline: r.Inline, Stream: c}
 	if r.Passing != nil {
 		c.Descriptor = r.Passing
 	}
@@ -43,6 +44,17 @@ func (p *plain) Serve(ctx context.Context, r *h1.Request, a *h1.Answer) (later b
 	}
 	c.fill()
 	return false
+}
+
+// Light is h1.Lighter's: an inference is started, and its answer comes when it has one.
+// What is compressed may be much more than has come.
+func (p *plain) Light(r *h1.Request) bool {
+	if r.Method != "POST" || p.api.patient() || !strings.HasSuffix(r.Path, "/infer") || r.Has("Content-Encoding") ||
+		acceptEncoding(r.Get("Accept-Encoding")) != "" || acceptsStream(r.Get("Accept")) != unframed {
+		return false
+	}
+	rt, ok := parsePath(r.Path)
+	return ok && rt.kind == routeInfer
 }
 
 // Begin implements Streamer.

@@ -9,7 +9,8 @@ import (
 )
 
 // Accepted accepts a transport's connections and keeps them: it runs each on a goroutine
-// and tells when the last one has ended. C is the transport's record of a connection.
+// and tells when the last one has ended. C is the transport's record of a connection. One
+// may rest without a goroutine in between.
 type Accepted[C comparable] struct {
 	log *slog.Logger
 
@@ -28,8 +29,9 @@ func NewAccepted[C comparable](log *slog.Logger) *Accepted[C] {
 }
 
 // Serve accepts from l until Stop, which makes it return nil, or until l fails. It
-// closes l. open makes the record of a connection, and serve runs it to its end.
-func (a *Accepted[C]) Serve(l net.Listener, open func(net.Conn) C, serve func(C)) error {
+// closes l. open makes the record of a connection, and serve runs it: to its end, or to
+// where it rests. Then Resume goes on with it.
+func (a *Accepted[C]) Serve(l net.Listener, open func(net.Conn) C, serve func(C) (rests bool)) error {
 	defer l.Close()
 	if !a.enlist(l) {
 		return nil
@@ -73,7 +75,7 @@ func (a *Accepted[C]) stopped() bool {
 	return a.stopping
 }
 
-func (a *Accepted[C]) start(nc net.Conn, open func(net.Conn) C, serve func(C)) {
+func (a *Accepted[C]) start(nc net.Conn, open func(net.Conn) C, serve func(C) bool) {
 	a.mu.Lock()
 	if a.stopping {
 		a.mu.Unlock()
@@ -84,9 +86,16 @@ func (a *Accepted[C]) start(nc net.Conn, open func(net.Conn) C, serve func(C)) {
 	a.conns[c] = struct{}{}
 	a.running.Add(1)
 	a.mu.Unlock()
+	a.Resume(c, serve)
+}
+
+// Resume goes on with a connection whose serve said that it rests, on a goroutine.
+func (a *Accepted[C]) Resume(c C, serve func(C) (rests bool)) {
 	go func() {
+		if serve(c) {
+			return
+		}
 		defer a.running.Done()
-		serve(c)
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		delete(a.conns, c)

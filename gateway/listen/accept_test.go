@@ -35,7 +35,7 @@ func TestAccepted(t *testing.T) {
 	}
 	a := NewAccepted[net.Conn](slog.New(slog.DiscardHandler))
 	ended := make(chan error, 1)
-	hello := func(c net.Conn) { _, _ = io.Copy(c, c); _ = c.Close() }
+	hello := func(c net.Conn) bool { _, _ = io.Copy(c, c); _ = c.Close(); return false }
 	go func() {
 		ended <- a.Serve(&failing{l, []error{transient{errors.New("too many")}}}, func(c net.Conn) net.Conn { return c }, hello)
 	}()

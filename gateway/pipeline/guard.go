@@ -46,6 +46,9 @@ func (p *Pipeline) Admission(a Admission) {
 	p.patient = ok && w.Waits()
 }
 
+// Patient says that Open may wait for an Admission that does.
+func (p *Pipeline) Patient() bool { return p.patient }
+
 // Ended makes f see the end of every call, refused ones too, on the goroutine that
 // answers it, which may be one that reads results for many calls: f must not block. What it is given is valid until it returns. It is called before the first
 // request.
