@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/leak"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
 	"github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers"
@@ -26,12 +26,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+	leak.Main(m, func() {
 		if dir, ok := built.Load().(string); ok {
 			os.RemoveAll(dir)
 		}
-		os.Exit(code)
-	}))
+	})
 }
 
 // gateway is the other end of a worker: as little of a gateway as a test needs.

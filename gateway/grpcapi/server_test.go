@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/leak"
 	"github.com/sluice-serve/sluice/proto/inference"
 )
 
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 			os.Exit(code)
 		}
 	}
-	if err := goleak.Find(); err != nil {
+	if err := leak.Find(); err != nil {
 		fmt.Println("goroutines left:", err)
 		os.Exit(1)
 	}

@@ -23,10 +23,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/leak"
 )
 
 // carrier is the transport of this run: every test runs on each.
@@ -39,7 +38,7 @@ func TestMain(m *testing.M) {
 			os.Exit(code)
 		}
 	}
-	if err := goleak.Find(); err != nil {
+	if err := leak.Find(); err != nil {
 		fmt.Println("goroutines left:", err)
 		os.Exit(1)
 	}

@@ -7,14 +7,13 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/leak"
 	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
 	"github.com/sluice-serve/sluice/proto/worker"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 const identity = `backend: "identity" max_batch_size: 8
 input { name: "in" data_type: TYPE_FP32 dims: [ 2, -1 ] } output { name: "out" data_type: TYPE_FP32 dims: [ 2, -1 ] }

@@ -16,17 +16,16 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"go.uber.org/goleak"
-
 	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/leak"
 	"github.com/sluice-serve/sluice/proto/inference"
 	"github.com/sluice-serve/sluice/proto/worker"
 )
 
 var _ schedule.Observer = (*Model)(nil)
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 const ms = int64(time.Millisecond)
 

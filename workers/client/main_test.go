@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/leak"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
 	"github.com/sluice-serve/sluice/workers"
 	"github.com/sluice-serve/sluice/workers/backend"
 	"github.com/sluice-serve/sluice/workers/backend/identity"
-	"go.uber.org/goleak"
 )
 
 // The test binary is also the worker process, the gateway that is killed, and a worker
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	case "liar":
 		fatal(runLiar())
 	default:
-		goleak.VerifyTestMain(m)
+		leak.Main(m)
 	}
 }
 

@@ -18,11 +18,11 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/sluice-serve/sluice/internal/leak"
 	"github.com/sluice-serve/sluice/xds"
 	"github.com/sluice-serve/sluice/xds/fleet"
 )
@@ -38,7 +38,11 @@ func (still) Watch(ctx context.Context, report func(fleet.State)) {
 // TestPlane asks a whole control plane: its health, its clusters, what else is
 // registered, and that nothing is left once it has ended.
 func TestPlane(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer func() {
+		if err := leak.Find(); err != nil {
+			t.Error(err)
+		}
+	}()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -14,15 +14,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/gateway/schedule/direct"
 	"github.com/sluice-serve/sluice/gateway/schedule/sequence"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 // adder is an instance whose model adds: SUM and NEW are STATE + VALUE, row by row. It
 // answers after a while, from another goroutine, and now and then loses its worker.
