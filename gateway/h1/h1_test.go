@@ -17,12 +17,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/sluice-serve/sluice/internal/leak"
 
 	"github.com/sluice-serve/sluice/infer"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 // echo answers with the request's method, path, fields of interest and body. Over
 // net/http it does the same, so that both can be compared.
