@@ -4,7 +4,9 @@ package workers_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,7 +24,7 @@ type client struct {
 	mem []byte
 }
 
-func newClient(t *testing.T, size int64) *client {
+func newClient(t testing.TB, size int64) *client {
 	c := &client{fd: must(unix.MemfdCreate("client", unix.MFD_CLOEXEC))(t)}
 	if err := unix.Ftruncate(c.fd, size); err != nil {
 		t.Fatal(err)
@@ -35,7 +37,7 @@ func newClient(t *testing.T, size int64) *client {
 	return c
 }
 
-func (g *gateway) openRegion(t *testing.T, c *client, slot uint32) {
+func (g *gateway) openRegion(t testing.TB, c *client, slot uint32) {
 	t.Helper()
 	if err := shm.PassFile(g.pass, uint64(slot), c.fd); err != nil {
 		t.Fatal(err)
@@ -43,7 +45,7 @@ func (g *gateway) openRegion(t *testing.T, c *client, slot uint32) {
 	must(g.client.OpenRegion(ctx(t), &worker.OpenRegionRequest{Slot: slot, Name: "r", ByteSize: int64(len(c.mem)), Token: uint64(slot)}))(t)
 }
 
-func (g *gateway) closeRegion(t *testing.T, slot uint32) {
+func (g *gateway) closeRegion(t testing.TB, slot uint32) {
 	t.Helper()
 	must(g.client.CloseRegion(ctx(t), &worker.CloseRegionRequest{Slot: slot}))(t)
 }
@@ -62,12 +64,14 @@ func regionBatch(id uint64, slot uint32, width int64) *wire.Batch {
 }
 
 // postRegions posts a batch that names no data of the request arena.
-func (g *gateway) postRegions(t *testing.T, b *wire.Batch) {
+func (g *gateway) postRegions(t testing.TB, b *wire.Batch) { g.post(0, g.layOutRegions(t, b)) }
+
+func (g *gateway) layOutRegions(t testing.TB, b *wire.Batch) *posted {
 	d := wire.AppendBatch(nil, b)
 	mem := must(g.requests.Alloc(wire.FlagsOffset(int64(len(d))) + wire.FlagsSize(1)))(t)
 	clear(mem)
 	copy(mem, d)
-	g.post(0, &posted{mem: mem[:len(d)]})
+	return &posted{mem: mem[:len(d)]}
 }
 
 // ONNX Runtime reads its inputs in the client's memory and writes its outputs there.
@@ -83,12 +87,12 @@ func TestProcessONNXInPlace(t *testing.T) {
 	g.openRegion(t, c, 1)
 	g.postRegions(t, regionBatch(1, 1, width))
 	done, res := g.result(t)
-	if res.Err != "" || len(res.Responses) != 1 || res.Responses[0].Err != "" {
+	if res.Err != "" || len(res.Outputs) != 2 {
 		t.Fatalf("%+v", res)
 	}
 	for k, want := range [][]byte{floats(width, 8), floats(width, 2)} {
 		at := int64(k+2) * 4 * width
-		if got := res.Responses[0].Outputs[k].Data; got != wire.InRegion(1, at, 4*width) || !bytes.Equal(c.mem[at:][:4*width], want) {
+		if got := res.Outputs[k].Data; got != wire.InRegion(1, at, 4*width) || !bytes.Equal(c.mem[at:][:4*width], want) {
 			t.Errorf("output %d lies at %+v", k, got)
 		}
 	}
@@ -117,11 +121,66 @@ func TestProcessONNXTruncated(t *testing.T) {
 			t.Fatal(err)
 		}
 		done, res := g.result(t)
-		if r := res.Responses; len(r) != 1 || r[0].Err != "" && r[0].Code != infer.InvalidArg {
+		if r := res.Responses; res.Err != "" || len(r) > 1 || len(r) == 1 && r[0].Code != infer.InvalidArg || len(r)+len(res.Outputs) == 0 {
 			t.Errorf("round %d: %+v", round, res)
 		}
 		g.lane.Release(done.Token)
 		g.closeRegion(t, slot)
 	}
 	unload(t, g, 1)
+}
+
+// BenchmarkONNX is 600 KB in two inputs and as much in two outputs, in the arenas and in a
+// client's region.
+func BenchmarkONNX(b *testing.B) {
+	if os.Getenv("SLUICE_ONNXRUNTIME") == "" {
+		b.Skip("SLUICE_ONNXRUNTIME does not name the shared library")
+	}
+	const width = 75264
+	for _, where := range []string{"arena", "region"} {
+		b.Run(where, func(b *testing.B) {
+			g, cmd := startProcess(b)
+			loadONNX(b, g)
+			c := newClient(b, 16*width)
+			g.openRegion(b, c, 1)
+			batch := regionBatch(1, 1, width)
+			var data [][]byte
+			if where == "arena" {
+				batch.Requests[0].Places, batch.Requests[0].Outputs = nil, nil
+				data = [][]byte{c.mem[:4*width], c.mem[4*width:][:4*width]}
+			}
+			var p *posted
+			if data != nil {
+				p = g.layOut(b, batch, data...)
+			} else {
+				p = g.layOutRegions(b, batch)
+			}
+			before := cpuTime(b, cmd.Process.Pid)
+			for b.Loop() {
+				g.post(0, p)
+				done, res := g.result(b)
+				if res.Err != "" || len(res.Outputs) != 2 {
+					b.Fatalf("%+v", res)
+				}
+				g.lane.Release(done.Token)
+			}
+			b.ReportMetric(float64(cpuTime(b, cmd.Process.Pid)-before)/float64(b.N)/1e3, "worker-cpu-us/op")
+		})
+	}
+}
+
+// cpuTime is what a process has used, in nanoseconds.
+func cpuTime(t testing.TB, pid int) int64 {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	f := strings.Fields(rest)
+	var user, system int64
+	if _, err := fmt.Sscan(f[11]+" "+f[12], &user, &system); err != nil {
+		t.Fatal(err)
+	}
+	return (user + system) * 1e7
 }

@@ -59,7 +59,7 @@ func TestProcessExecutesONNX(t *testing.T) {
 }
 
 // loadONNX loads the model that adds and subtracts into the first mailbox, handle 1.
-func loadONNX(t *testing.T, g *gateway) *worker.DescribeResponse {
+func loadONNX(t testing.TB, g *gateway) *worker.DescribeResponse {
 	for _, b := range g.hello(t, true).Backends {
 		if b.Name == "onnxruntime" && (b.Unavailable != "" || b.Version == "") {
 			t.Fatalf("%v", b)

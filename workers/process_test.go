@@ -38,7 +38,7 @@ var realWorker = sync.OnceValues(func() (string, error) {
 })
 
 // startProcess starts the real worker as a gateway does.
-func startProcess(t *testing.T) (*gateway, *exec.Cmd) {
+func startProcess(t testing.TB) (*gateway, *exec.Cmd) {
 	path := must(realWorker())(t)
 	g := &gateway{
 		requests:  must(shm.NewArena("requests", 16<<20))(t),
