@@ -17,9 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-serve/sluice/internal/leak"
-
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
