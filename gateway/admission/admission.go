@@ -109,6 +109,7 @@ type call struct {
 	opened      int64
 	spent       int64 // bytes of the body that account and late were charged for
 	bytes, more int64 // of bodies, held by account and by late
+	shared      int64 // bytes of inputs in shared memory, which count as received
 	refused     bool  // by Request
 }
 
@@ -182,14 +183,17 @@ func (l *Limits) Request(ctx context.Context, req *infer.Request) error {
 	if !ok {
 		return nil
 	}
-	size := env.BodySize
+	size, more := env.BodySize, inRegions(req)
 	if size < 0 || env.Streaming {
-		size = received(req)
+		size, more = received(req), 0
 	}
+	size += more
 	if a := c.account; a.kinds[Elements] || a.kinds[Bytes] || a.kinds[BytesInFlight] || env.Streaming && a.kinds[Requests] {
 		take := amounts{Requests: skip, Bytes: skip, Elements: elements(req), Compute: skip, Concurrency: skip, BytesInFlight: skip}
 		if env.BodySize < 0 || env.Streaming {
 			take[Bytes] = announced(size)
+		} else if more > 0 { // the body is charged
+			take[Bytes], take[BytesInFlight] = more, more
 		}
 		if env.Streaming {
 			take[Requests] = 1
@@ -203,6 +207,9 @@ func (l *Limits) Request(ctx context.Context, req *infer.Request) error {
 		if !env.Streaming { // whose requests may come here side by side
 			c.bytes, c.spent = c.bytes+max(take[BytesInFlight], 0), c.spent+max(take[Bytes], 0)
 		}
+	}
+	if !env.Streaming {
+		c.shared = inRegions(req)
 	}
 	if c.account.key.phase == early {
 		return l.late(ctx, req, c, size)
@@ -258,7 +265,7 @@ func (l *Limits) Close(env *infer.Envelope, end *infer.End) {
 		}
 	}
 	if settle {
-		came := end.Received
+		came := end.Received + c.shared
 		if c.refused { // by limits: then it spends of none
 			came = min(came, c.spent)
 		}

@@ -31,10 +31,19 @@ func (u *use) ahead(n int64) int64 {
 	return n
 }
 
+// inRegions is the size of a request's inputs that lie in its client's shared memory, and
+// so in no body. They count as if they had been sent.
+func inRegions(req *infer.Request) (n int64) {
+	for i := range req.Inputs {
+		n += req.Inputs[i].Place.Size
+	}
+	return n
+}
+
 // received is the size of a request's tensors: that of its body is not known.
 func received(req *infer.Request) (n int64) {
 	for i := range req.Inputs {
-		n += int64(len(req.Inputs[i].Data))
+		n += req.Inputs[i].Bytes()
 	}
 	return n
 }
