@@ -10,6 +10,7 @@ sends prebuilt bytes, and perf_analyzer. Columns:
   CPU       user and system time of all processes of the server, us for each request that its statistics count
   overhead  (of mlp_cached, whose hits compute nothing: the same as CPU)
             that, less ONNX Runtime's CPU for each item at that batch size in a bare loop (bin/ort, interpolated)
+  shm       (a protocol) HTTP with tensors in shared memory that the driver has registered
   other     cores that were busy in neither server nor driver: high ones say that the point is noise
 The original is tritonserver 2.51 with its Python backend, the one backend that a package brings: its models run the same
 files in onnxruntime. `make bench` builds what this needs.
@@ -37,7 +38,17 @@ import harness  # noqa: E402
 import picture  # noqa: E402
 
 HZ = os.sysconf("SC_CLK_TCK")
-MODELS = {"mlp": ("INPUT0", "1,512"), "mlp_cached": ("INPUT0", "1,512"), "image_mean": ("IMAGE", "1,3,224,224")}
+MODELS = {"mlp": ("INPUT0", "1,512"), "mlp_cached": ("INPUT0", "1,512"), "image_mean": ("IMAGE", "1,3,224,224"), "echo": ("INPUT0", "1,150528")}
+# What clients' shared memory saves: 602 KB in, and of echo as much out, by HTTP's binary extension and by regions (shm).
+# echo is sluice's own identity backend, which copies its input once.
+SHARED = [("image_mean", "shm"), ("echo", "http"), ("echo", "shm")]
+ECHO = """name: "echo"
+backend: "identity"
+max_batch_size: 8
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 150528 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 150528 ] } ]
+instance_group [ { count: 2 kind: KIND_CPU } ]
+"""
 BATCHES = {"mlp": "1,2,4,8,16,32", "image_mean": "1,2,4,8"}
 # Both keep answers of mlp_cached: its requests are all alike, so what is measured are hits.
 CACHE = "--cache-config=local,size=67108864"
@@ -113,8 +124,11 @@ def counted(server, model):
 
 def loadgen(address, model, protocol, concurrency, seconds):
     name, shape = MODELS[model]
-    run = subprocess.run([ROOT / "bin/loadgen", "-protocol", protocol, "-address", address, "-model", model, "-input", name,
-                          "-shape", shape, "-concurrency", str(concurrency), "-duration", f"{seconds}s"],
+    regions = ["-shared"] if protocol == "shm" else []
+    if regions and model == "echo":
+        regions += ["-output-bytes", str(4 * 150528)]
+    run = subprocess.run([ROOT / "bin/loadgen", "-protocol", "http" if regions else protocol, "-address", address, "-model", model,
+                          "-input", name, "-shape", shape, "-concurrency", str(concurrency), "-duration", f"{seconds}s", *regions],
                          capture_output=True, text=True, timeout=seconds + 60)
     if run.returncode:
         raise RuntimeError(run.stderr.strip())
@@ -141,7 +155,7 @@ DRIVERS = {"loadgen": loadgen, "perf": perf}
 
 
 def measure(server, driver, model, protocol, concurrency, seconds):
-    address = server.http if protocol == "http" else server.grpc
+    address = server.grpc if protocol == "grpc" else server.http
     n0, x0, i0 = counted(server, model)
     s0, b0, c0, t0 = cpu_of(server.pid), busy(), children(), time.monotonic()
     got = DRIVERS[driver](address, model, protocol, concurrency, seconds)
@@ -214,7 +228,8 @@ def arguments():
 
 def take(servers, args):
     """All runs: point -> [figures of each round]; and ONNX Runtime alone, measured at the begin of each round."""
-    wanted = [(m, proto, c, d) for m in MODELS for proto in ("http", "grpc") for c in (1, 8, 32) for d in args.drivers.split(",")]
+    wanted = [(m, proto, c, d) for m in MODELS if m != "echo" for proto in ("http", "grpc") for c in (1, 8, 32) for d in args.drivers.split(",")]
+    wanted += [(m, proto, c, "loadgen") for m, proto in SHARED for c in (1, 8) if "loadgen" in args.drivers]
     words = [w for w in args.only.split(",") if w]
     wanted = [w for w in wanted if not words or any(x in " ".join(map(str, w)) for x in words)]
     runs, bare = {}, []
@@ -223,6 +238,8 @@ def take(servers, args):
         bare.append(bare_runs(0.5 if args.quick else 1))
         for model, protocol, concurrency, driver in wanted:
             for system, server in servers.items():
+                if model == "echo" and system != "sluice":
+                    continue
                 done += 1
                 print(f"\r{done}/{total}  {time.monotonic() - begin:4.0f} s  {model} {protocol} {concurrency} {driver} {system}".ljust(78),
                       end="", file=sys.stderr, flush=True)
@@ -238,9 +255,12 @@ def take(servers, args):
 def main():
     args = arguments()
     servers = {}
+    own = tempfile.TemporaryDirectory()
+    (pathlib.Path(own.name) / "echo" / "1").mkdir(parents=True)
+    (pathlib.Path(own.name) / "echo" / "config.pbtxt").write_text(ECHO)
     try:
         if "sluice" in args.systems:
-            servers["sluice"] = harness.Server(repositories=[REPOSITORIES / "sluice"], flags=[CACHE])
+            servers["sluice"] = harness.Server(repositories=[REPOSITORIES / "sluice", own.name], flags=[CACHE])
         if "original" in args.systems:
             servers["original"] = Original()
         runs, rows = take(servers, args)

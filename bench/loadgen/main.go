@@ -28,6 +28,9 @@ import (
 type options struct {
 	protocol, address, model, input string
 	shape                           []int64
+	shared                          bool // HTTP: the input lies in shared memory
+	output                          string
+	outputBytes                     int64 // of output, which goes to shared memory; 0: it is answered
 	concurrency, streams            int
 	warmup, duration                time.Duration
 }
@@ -83,6 +86,9 @@ func parse(args []string) (options, int, error) {
 	f.IntVar(&o.streams, "streams", 6, "gRPC: requests in flight on one connection")
 	f.DurationVar(&o.warmup, "warmup", 300*time.Millisecond, "time before the measurement")
 	f.DurationVar(&o.duration, "duration", 2*time.Second, "measured time")
+	f.BoolVar(&o.shared, "shared", false, "HTTP: the input lies in shared memory of this host, which is registered")
+	f.StringVar(&o.output, "output", "OUTPUT0", "with -output-bytes: name of the one output")
+	f.Int64Var(&o.outputBytes, "output-bytes", 0, "with -shared: bytes of the output, which goes to shared memory too; 0: it is answered")
 	procs := f.Int("procs", 1, "threads that run at once")
 	if err := f.Parse(args); err != nil {
 		return o, 0, err
@@ -96,6 +102,9 @@ func parse(args []string) (options, int, error) {
 	}
 	if o.protocol != "http" && o.protocol != "grpc" {
 		return o, 0, fmt.Errorf("-protocol %q: want http or grpc", o.protocol)
+	}
+	if (o.shared || o.outputBytes != 0) && (o.protocol != "http" || !o.shared || o.outputBytes < 0) {
+		return o, 0, errors.New("-shared is for HTTP, and -output-bytes for -shared")
 	}
 	if o.concurrency < 1 || o.streams < 1 || o.duration <= 0 {
 		return o, 0, errors.New("-concurrency, -streams and -duration must be positive")
@@ -111,12 +120,23 @@ func run(ctx context.Context, stop <-chan struct{}, o options) (result, error) {
 	ctx, cancel := context.WithDeadline(ctx, end.Add(20*time.Second))
 	defer cancel()
 	var drivers []func(*record) error
-	if o.protocol == "http" {
+	switch {
+	case o.shared:
+		m, err := share(ctx, o)
+		if err != nil {
+			return result{}, err
+		}
+		defer m.remove()
+		for i := range o.concurrency {
+			request := m.request(o, i)
+			drivers = append(drivers, func(r *record) error { return driveHTTP(ctx, o.address, request, r) })
+		}
+	case o.protocol == "http":
 		request := httpRequest(o)
 		for range o.concurrency {
 			drivers = append(drivers, func(r *record) error { return driveHTTP(ctx, o.address, request, r) })
 		}
-	} else {
+	default:
 		message, err := grpcMessage(o)
 		if err != nil {
 			return result{}, err
