@@ -52,6 +52,7 @@ func honestClients() []honest {
 		{name: "http-events", open: openEvents, frail: true},
 		{name: "http-generate", open: openGenerate},
 		{name: "http-load", open: openLoading, frail: true},
+		{name: "http-region", open: openRegion, frail: true},
 		{name: "grpc-unary", open: openUnary(3000)},
 		{name: "grpc-unary-large", open: openUnary(300000)},
 		{name: "grpc-stream", open: openStreaming},

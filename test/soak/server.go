@@ -29,6 +29,7 @@ const (
 	responseArena = 64 << 20
 	bodyMemory    = 192 << 20
 	maxInput      = 8 << 20
+	softLimit     = "512MiB" // Go lets garbage grow to what lives, but for this
 )
 
 // accumulator is the model of sum: what test/sequence_models.py's accumulator() writes.
@@ -107,6 +108,7 @@ func start(ctx context.Context, o *options) (*server, error) {
 	defer log.Close() // the process has its own
 	s.cmd = exec.CommandContext(context.WithoutCancel(ctx), o.server, args...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
+	s.cmd.Env = append(os.Environ(), "GOMEMLIMIT="+softLimit)
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}
