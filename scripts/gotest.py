@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Reads `go test -json` and prints what a person wants of it: a line for each package while it goes on, then the reasons of
-what was skipped, what each failed test said, and a sum. Exits 1 when anything failed."""
+"""Reads `go test -json` and prints what a person wants of it: a line for each package while it goes on, then the slowest
+tests, the reasons of what was skipped, what each failed test said, and a sum. Exits 1 when anything failed."""
 import collections
 import json
 import sys
@@ -26,7 +26,7 @@ class Report:
     def __init__(self):
         self.output = collections.defaultdict(list)
         self.counts = collections.Counter()
-        self.failed, self.skipped, self.packages = [], [], set()
+        self.failed, self.skipped, self.packages, self.took = [], [], set(), []
 
     def read(self, event):
         package = event.get("Package") or event.get("ImportPath", "")
@@ -34,14 +34,15 @@ class Report:
         if action in ("output", "build-output"):
             self.output[package, test].append(event["Output"])
         elif test and action in ("pass", "fail", "skip"):
-            self.test(package, test, action)
+            self.test(package, test, action, event.get("Elapsed", 0))
         elif action in ("pass", "fail", "skip", "build-fail"):
             self.package(package, action, event)
 
-    def test(self, package, test, action):
+    def test(self, package, test, action, took):
         text = "".join(self.output.pop((package, test), []))
         if "/" not in test:
             self.counts[action] += 1
+            self.took.append((took, f"{short(package)} {test}"))
         if action == "fail":
             self.fail(package, test, text)
         elif action == "skip":
@@ -65,6 +66,8 @@ class Report:
             print(f"     {short(package)} {test} failed, see below", flush=True)
 
     def end(self):
+        for took, name in sorted(self.took, reverse=True)[:10]:
+            print(f"slow: {took:.1f}s {name}")
         for s in self.skipped:
             print("skipped:", s)
         room = ALL
