@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/workers/internal/region"
+	"github.com/sluice-serve/sluice/workers/shm"
 )
 
 // connection is one gateway's connection, and what it loaded.
@@ -21,7 +22,7 @@ type connection struct {
 	laneOn atomic.Bool
 
 	regions *region.Table // of clients' memory that batches may name
-	opening sync.Mutex    // held over taking a descriptor of a region
+	files   shm.Taker     // their descriptors on the way here
 
 	once   sync.Once
 	mu     sync.Mutex
@@ -89,15 +90,23 @@ func (c *connection) lost() {
 		if !c.local {
 			c.worker.running.Go(func() { c.unmap(models) })
 		} else {
-			c.regions.CloseAll() // what a batch uses, it frees
+			c.closeRegions()
 		}
 		c.worker.forget(c)
 	})
 }
 
+// closeRegions lets go of clients' memory; what a batch uses, it frees.
+func (c *connection) closeRegions() {
+	c.regions.CloseAll()
+	if err := c.files.Close(); err != nil {
+		c.worker.log.Error("descriptors of shared memory regions were not closed", "error", err)
+	}
+}
+
 // unmap gives the shared memory back once no instance uses it any more.
 func (c *connection) unmap(models []*model) {
-	c.regions.CloseAll() // what a batch uses, it frees
+	c.closeRegions()
 	for _, m := range models {
 		<-m.stopped
 	}

@@ -20,7 +20,7 @@ type Shared struct {
 	Requests  *shm.Arena // read only
 	Responses *shm.Arena // allocated from here
 	Lane      *shm.Lane
-	Pass      *os.File // where descriptors of clients' memory come from (shm.TakeFile); nil: none do
+	Pass      *os.File // where descriptors of clients' memory come from (shm.Taker); nil: none do
 }
 
 // Close unmaps all of it. No instance may run any more.

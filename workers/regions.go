@@ -8,7 +8,6 @@ import (
 	"github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/internal/cuda"
 	"github.com/sluice-serve/sluice/workers/internal/region"
-	"github.com/sluice-serve/sluice/workers/shm"
 )
 
 // maxPart bounds the bytes of one ReadRegion or WriteRegion.
@@ -35,9 +34,7 @@ func (c *connection) openRegion(r *worker.OpenRegionRequest) error {
 	if c.lane == nil || c.lane.Pass == nil {
 		return infer.Errorf(infer.Unsupported, "shared memory region '%s': this worker shares no memory with its gateway", r.GetName())
 	}
-	c.opening.Lock()
-	file, err := shm.TakeFile(int(c.lane.Pass.Fd()), r.GetToken())
-	c.opening.Unlock()
+	file, err := c.files.Take(int(c.lane.Pass.Fd()), r.GetToken())
 	if err != nil {
 		return infer.Errorf(infer.Internal, "shared memory region '%s': %w", r.GetName(), err)
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 	workerpb "github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/shm"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // regionTable is the regions that workers shall have, through all of their lives.
@@ -242,6 +244,8 @@ func (w *worker) withRegions(ctx context.Context, f func(s *session) error) erro
 func (w *worker) beginWithRegions(ctx context.Context, s *session) []*group {
 	<-w.regionTurn
 	defer func() { w.regionTurn <- struct{}{} }()
+	ctx, cancel := context.WithTimeout(ctx, w.owner.cfg.StartTimeout) // nobody looks after its health yet
+	defer cancel()
 	for _, o := range w.owner.regions.all() {
 		if !w.takes(o.Region) {
 			continue
@@ -261,6 +265,20 @@ func (s *session) openRegion(ctx context.Context, o *openRegion, again bool) err
 	if s.regions.serial(o.Slot) == o.serial {
 		return nil
 	}
+	err := s.callOpen(ctx, o, again)
+	if infer.CodeOf(err) == infer.AlreadyExists {
+		// A call that was given up opened or did not close it. The slot is ours to give.
+		if err = s.callClose(ctx, o.Slot); err == nil {
+			err = s.callOpen(ctx, o, again)
+		}
+	}
+	if err == nil || ctx.Err() != nil { // then it may be open, and has to be closed
+		s.regions.set(o)
+	}
+	return err
+}
+
+func (s *session) callOpen(ctx context.Context, o *openRegion, again bool) error {
 	m := &workerpb.OpenRegionRequest{Slot: o.Slot, Name: o.Name, Offset: o.Offset, ByteSize: o.Size, Again: again}
 	if o.CUDA != nil {
 		m.CudaHandle, m.DeviceId = o.CUDA.Raw[:], int32(o.CUDA.Device)
@@ -273,7 +291,6 @@ func (s *session) openRegion(ctx context.Context, o *openRegion, again bool) err
 	if _, err := s.client.OpenRegion(ctx, m); err != nil {
 		return regionError(s, err)
 	}
-	s.regions.set(o)
 	return nil
 }
 
@@ -291,10 +308,15 @@ func (s *session) closeRegion(ctx context.Context, o *openRegion) error {
 		return nil
 	}
 	s.regions.unset(o.Slot)
-	if _, err := s.client.CloseRegion(ctx, &workerpb.CloseRegionRequest{Slot: o.Slot}); err != nil {
-		return regionError(s, err)
+	return s.callClose(ctx, o.Slot)
+}
+
+func (s *session) callClose(ctx context.Context, slot uint32) error {
+	_, err := s.client.CloseRegion(ctx, &workerpb.CloseRegionRequest{Slot: slot})
+	if err == nil || status.Code(err) == codes.NotFound {
+		return nil
 	}
-	return nil
+	return regionError(s, err)
 }
 
 // partSize is how much of a region travels in one message.

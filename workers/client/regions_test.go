@@ -271,3 +271,35 @@ func TestRegionRefused(t *testing.T) {
 		t.Errorf("opened on another host: %v", err)
 	}
 }
+
+// Calls that are given up leave no slot behind that can't be used, and no file.
+func TestRegionCallsGivenUp(t *testing.T) {
+	w := start(t, Config{Local: []LocalWorker{as("worker")}})
+	v := load(t, w, one(nil))
+	defer unload(t, v)
+	mem := newShared(t, 4096)
+	before := openFiles(t)
+	for round := range 200 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(round)*5*time.Microsecond)
+		err := w.OpenRegion(ctx, mem.region(1))
+		if err == nil {
+			err = w.CloseRegion(ctx, 1)
+		}
+		cancel()
+		if err != nil && infer.CodeOf(err) != infer.Cancelled {
+			t.Fatalf("round %d: %v", round, err)
+		}
+	}
+	openRegionOf(t, w, mem.region(1))
+	b, results := placedBatch(16, []infer.Place{{Region: 1, Size: 64}}, []infer.Place{{Region: 1, Offset: 64, Size: 64}})
+	v.Executor(0).Execute(b)
+	r := wait(t, results)
+	if a := answers(t, b, r); a[0].Err != nil || !bytes.Equal(mem.mem[:64], mem.mem[64:128]) {
+		t.Errorf("in place: %v", a[0].Err)
+	}
+	r.Memory.Release()
+	closeRegionOf(t, w, 1)
+	if n := openFiles(t); n > before {
+		t.Errorf("%d files are open, were %d", n, before)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,10 +29,31 @@ func PassFile(pass int, token uint64, file int) error {
 	return nil
 }
 
-// TakeFile takes the descriptor that was sent under a number, which the caller then owns.
-// Those before it are of calls that were given up, and are closed. It does not block: the
-// descriptor is there before the call that names it. One goroutine at a time takes.
-func TakeFile(pass int, token uint64) (int, error) {
+// Taker takes descriptors out of a worker's end of the socket. The zero value is ready; it
+// is safe for concurrent use.
+type Taker struct {
+	mu    sync.Mutex
+	ahead map[uint64]int // guarded by mu: descriptors of calls that come later, by number
+}
+
+// Take takes the descriptor that was sent under a number, which the caller then owns. Those
+// before it are of calls that were given up, and are closed. It does not block: the
+// descriptor is there before the call that names it.
+func (t *Taker) Take(pass int, token uint64) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for n, fd := range t.ahead {
+		if n > token {
+			continue
+		}
+		delete(t.ahead, n)
+		if n == token {
+			return fd, nil
+		}
+		if err := unix.Close(fd); err != nil {
+			return -1, fmt.Errorf("shm: close: %w", err)
+		}
+	}
 	for {
 		fd, got, err := takeNext(pass)
 		switch {
@@ -39,11 +61,29 @@ func TakeFile(pass int, token uint64) (int, error) {
 			return -1, err
 		case got == token:
 			return fd, nil
+		case got > token: // this call was given up, and comes late
+			if t.ahead == nil {
+				t.ahead = map[uint64]int{}
+			}
+			t.ahead[got] = fd
+			continue
 		}
 		if err := unix.Close(fd); err != nil {
 			return -1, fmt.Errorf("shm: close: %w", err)
 		}
 	}
+}
+
+// Close closes what nobody took.
+func (t *Taker) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var errs []error
+	for _, fd := range t.ahead {
+		errs = append(errs, unix.Close(fd))
+	}
+	t.ahead = nil
+	return errors.Join(errs...)
 }
 
 func takeNext(pass int) (fd int, token uint64, err error) {

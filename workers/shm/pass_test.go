@@ -14,7 +14,8 @@ func TestPass(t *testing.T) {
 	}
 	defer CloseDescriptors(gateway)
 	defer CloseDescriptors(worker)
-	files := make([]int, 3)
+	var taker Taker
+	files := make([]int, 6)
 	for i := range files {
 		if files[i], err = newMemfd("passed", int64(i+1)); err != nil {
 			t.Fatal(err)
@@ -24,8 +25,13 @@ func TestPass(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, token := range []uint64{2, 3} {
-		fd, err := TakeFile(worker, token)
+	for _, token := range []uint64{2, 4, 5} {
+		if token == 4 { // the call of the first was given up, and comes after all
+			if fd, err := taker.Take(worker, 1); err == nil {
+				t.Errorf("descriptor %d was passed before another that was taken", fd)
+			}
+		}
+		fd, err := taker.Take(worker, token)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,20 +46,23 @@ func TestPass(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if fd, err := TakeFile(worker, 4); err == nil {
+	if err := taker.Close(); err != nil { // closes the sixth
+		t.Error(err)
+	}
+	if fd, err := taker.Take(worker, 6); err == nil {
 		t.Errorf("descriptor %d came from nowhere", fd)
 	}
 	// What is no message of ours is refused, and nothing stays open of it.
-	if err := unix.Sendmsg(gateway, []byte("short"), unix.UnixRights(files...), nil, 0); err != nil {
+	if err := unix.Sendmsg(gateway, []byte("short"), unix.UnixRights(files[:3]...), nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	if fd, err := TakeFile(worker, 5); err == nil {
+	if fd, err := taker.Take(worker, 7); err == nil {
 		t.Errorf("descriptor %d was taken from a wrong message", fd)
 	}
 	if err := CloseDescriptors(gateway); err != nil {
 		t.Error(err)
 	}
-	if fd, err := TakeFile(worker, 6); err == nil {
+	if fd, err := taker.Take(worker, 8); err == nil {
 		t.Errorf("descriptor %d came from a closed socket", fd)
 	}
 	if gateway, err = unix.Dup(worker); err != nil { // for the deferred close
