@@ -6,15 +6,20 @@ import (
 )
 
 // openRegions makes the registry of clients' shared memory. On a host without such memory
-// there is none.
-func (g *Gateway) openRegions() (err error) {
-	if g.cfg.Auth.ClientMemory == auth.ClientMemoryNone || !g.cfg.Workers.Local {
+// there is none, which is a fault only where it was asked for.
+func (g *Gateway) openRegions() error {
+	if g.cfg.Auth.ClientMemory == auth.ClientMemoryNone {
 		return nil
 	}
-	g.regions, err = regions.New(g.cfg.Regions, regions.Deps{Workers: g.workers, Log: g.logger, Local: auth.Local})
-	if err != nil {
+	r, err := regions.New(g.cfg.Regions, regions.Deps{Workers: g.workers, Log: g.logger, Local: auth.Local})
+	switch {
+	case err != nil && g.cfg.Auth.ClientMemory == auth.ClientMemoryAll:
 		return err
+	case err != nil:
+		g.logger.Info("no shared memory of clients on this host", "error", err)
+		return nil
 	}
+	g.regions = r
 	g.pipeline.Regions(g.workers)
 	g.stats.Add(g.regionFigures)
 	return nil
