@@ -51,7 +51,7 @@ func models() map[string]string {
 			cpu(1),
 		"sum": "backend: \"onnxruntime\"\nmax_batch_size: 4\n" + cpu(2) +
 			"input [ { name: \"VALUE\" data_type: TYPE_INT32 dims: 1 } ]\noutput [ { name: \"SUM\" data_type: TYPE_INT32 dims: 1 } ]\n" +
-			"sequence_batching { oldest { max_candidate_sequences: 16 } max_sequence_idle_microseconds: 5000000\n" +
+			"sequence_batching { oldest { max_candidate_sequences: 16 } max_sequence_idle_microseconds: 60000000\n" +
 			"state { input_name: \"STATE_IN\" output_name: \"STATE_OUT\" data_type: TYPE_INT32 dims: 1 } }\n",
 		"repeat": "backend: \"repeat\"\n" +
 			"input [ { name: \"IN\" data_type: TYPE_INT32 dims: -1 }, { name: \"DELAY\" data_type: TYPE_UINT32 dims: -1 }, { name: \"WAIT\" data_type: TYPE_UINT32 dims: 1 } ]\n" +
