@@ -16,10 +16,17 @@ def built():
         pytest.skip(reason)
 
 
+@pytest.fixture(scope="session", params=["sluice", "library"])
+def transport(request):
+    """What carries both protocols."""
+    return request.param
+
+
 @pytest.fixture(scope="session")
-def server(built):
-    """One server for all tests that leave it as it was: demo models and test models."""
-    s = harness.Server(flags=["--http-header-forward-pattern=^fail$", "--grpc-header-forward-pattern=^fail$"])
+def server(built, transport):
+    """One server on each transport for all tests that leave it as it was: demo models and test models."""
+    s = harness.Server(flags=["--http-header-forward-pattern=^fail$", "--grpc-header-forward-pattern=^fail$", f"--http-transport={transport}",
+                              f"--grpc-transport={transport}"])
     yield s
     assert s.stop() == 0, "exit status after SIGTERM\n" + s.log()[-3000:]
 

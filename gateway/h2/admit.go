@@ -96,8 +96,7 @@ func (c *conn) admit(st *Stream) (err error) {
 		}
 		return refusal(400, codes.Internal, "num values of :authority: %d, num values of host: %d, both must only have 1 value as per HTTP/2 spec",
 			authorities, hd.hosts)
-	case hd.contentType != "application/grpc" && !strings.HasPrefix(hd.contentType, "application/grpc+") &&
-		!strings.HasPrefix(hd.contentType, "application/grpc;"):
+	case !grpcType(hd.contentType):
 		return refusal(415, codes.InvalidArgument, "invalid gRPC request content-type %q", hd.contentType)
 	case hd.refused != "":
 		return refusal(400, codes.Internal, "%s", hd.refused)
@@ -123,6 +122,12 @@ func (c *conn) admit(st *Stream) (err error) {
 		c.dispatch(st)
 	}
 	return err
+}
+
+// grpcType says that a content type is gRPC's.
+func grpcType(s string) bool {
+	rest, ok := strings.CutPrefix(s, typeGRPC)
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
 }
 
 // unknown is grpc-go's answer for a path that leads nowhere.

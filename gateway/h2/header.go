@@ -90,7 +90,9 @@ func (h *header) add(f hpack.HeaderField, limit int) {
 			h.fault("header te is not trailers")
 		}
 	case "content-type":
-		h.contentType = f.Value
+		if !grpcType(h.contentType) { // as grpc-go: one of several is enough
+			h.contentType = f.Value
+		}
 	case "grpc-encoding":
 		h.encoding = f.Value
 	case "grpc-accept-encoding":

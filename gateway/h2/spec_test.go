@@ -212,6 +212,9 @@ func TestSpecMessages(t *testing.T) {
 		{"8.3.1 no pseudo-header", with("content-type", "application/grpc"), 0, malformed},
 		{"8.3.1 another scheme", with(request(":scheme", "https")...), 0, "0 x"},
 		{"8.5 CONNECT", with(":method", "CONNECT", ":authority", "h:1"), 0, malformed},
+		{"gRPC: two content types", with(append(request(), "content-type", "text/plain")...), 0, "0 x"},
+		{"gRPC: two content types, the other way", with(append([]string{":method", "POST", ":scheme", "http", ":path", "/test.Echo/Echo", ":authority",
+			"h", "content-type", "text/plain"}, "content-type", "application/grpc")...), 0, "0 x"},
 		{"gRPC: HEAD", func(c *rawConn) { c.headers(1, true, request(":method", "HEAD")...) }, 0,
 			"405 13: Received a HEADERS frame with :method \"HEAD\" which should be POST"},
 		{"gRPC: a value with a space at its end", with(request("name", " a ")...), 0, "0 x"}, // RFC 9113 would have it malformed; gRPC's rule allows it

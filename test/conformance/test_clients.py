@@ -32,14 +32,6 @@ SAMPLES = {
 }
 
 
-@pytest.fixture(scope="module", params=["sluice", "library"])
-def server(built, request):
-    """A server of this file's own for each transport."""
-    s = harness.Server(flags=[f"--{p}-transport={request.param}" for p in ("http", "grpc")])
-    yield s
-    assert s.stop() == 0, "exit status after SIGTERM\n" + s.log()[-3000:]
-
-
 @pytest.fixture(params=["http", "grpc"])
 def protocol(request):
     return request.param

@@ -17,9 +17,9 @@ def curl(*args, data=b""):
     return run.stdout
 
 
-def call(server, method, *args, message=b"", tail="\n%{http_version} %{response_code}"):
+def call(server, method, *args, message=b"", tail="\n%{http_version} %{response_code}", kind="application/grpc"):
     """What curl writes on a unary call: header, trailers and the message."""
-    return curl("--http2-prior-knowledge", "-D", "-", "-H", "content-type: application/grpc", "-H", "te: trailers", *args, "--data-binary", "@-",
+    return curl("--http2-prior-knowledge", "-D", "-", "-H", f"content-type: {kind}", "-H", "te: trailers", *args, "--data-binary", "@-",
                 "-w", tail, f"http://{server.grpc}/inference.GRPCInferenceService/{method}", data=b"\0" + struct.pack(">I", len(message)) + message)
 
 
@@ -36,10 +36,20 @@ def test_status(server):
 
 
 def test_not_grpc(server):
-    out = call(server, "ServerLive", "-H", "content-type: text/plain")
+    out = call(server, "ServerLive", kind="text/plain")
     assert b"HTTP/2 415" in out and b"grpc-status: 3" in out
 
 
-def test_http1(server):
+def test_two_content_types(server):
+    for other in ("text/plain", "application/grpcx"):
+        out = call(server, "ServerLive", "-H", f"content-type: {other}")
+        assert b"HTTP/2 200" in out and b"grpc-status: 0" in out  # one of them is gRPC's
+
+
+def test_http1(server, transport):
+    if transport == "library":  # says nothing in words
+        with pytest.raises(subprocess.CalledProcessError):
+            curl("--http1.1", f"http://{server.grpc}/")
+        return
     out = curl("--http1.1", "-w", "\n%{http_version} %{response_code}", f"http://{server.grpc}/")
     assert out.startswith(b"this port speaks gRPC over HTTP/2") and out.endswith(b"\n1.1 505")
