@@ -87,6 +87,7 @@ def test_memory_full_is_counted_and_passes(start, tmp_path, flag):
     assert metric(s, "nv_inference_request_failure", model="big", reason="REJECTED") == refused
 
 
+@harness.on_time
 def test_deadline_is_named(start, tmp_path):
     """Callers whose deadline passes are told so, in the queue and in the worker.
 
