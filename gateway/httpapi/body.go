@@ -102,6 +102,20 @@ func jsonTooLarge(n, most int64) error {
 		"input size of %d bytes. Use --http-max-input-size to increase the limit.", n, most)
 }
 
+// expanded refuses inputs whose data in JSON are more bytes as tensors than a body may be:
+// "0," may stand for eight.
+// Source: the original's check and text of 2.7x.
+func (d *decoder) expanded(most int64) error {
+	for i := range d.inputs {
+		in := &d.inputs[i]
+		if n := int64(in.data.to - in.data.from); n > most {
+			return infer.Refusef(infer.InvalidArg, infer.ReasonTooLarge, "JSON input '%s' has a byte_size (%d bytes) that exceeds the maximum "+
+				"allowed value of %d bytes. Use --http-max-input-size to increase the limit.", d.text[in.name.from:in.name.to], n, most)
+		}
+	}
+	return nil
+}
+
 // bodyTooLarge is the same for bytes that are not JSON.
 func bodyTooLarge(n, most int64) error {
 	return infer.Refusef(infer.InvalidArg, infer.ReasonTooLarge,

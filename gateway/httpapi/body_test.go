@@ -365,3 +365,15 @@ func TestIntakeWhereMemoryIsScarce(t *testing.T) {
 	}
 	in.drop()
 }
+
+// What is short as JSON may be long as tensors.
+func TestExpandedInputsAreBounded(t *testing.T) {
+	a := newFakeAPI(&fake{}, APIConfig{Limits: Limits{MaxJSON: 1000}})
+	for n, want := range map[int]int{125: 200, 126: 400} {
+		body := fmt.Sprintf(`{"inputs":[{"name":"I","shape":[%d],"datatype":"INT64","data":[%s]}]}`, n, strings.TrimSuffix(strings.Repeat("0,", n), ","))
+		got := stream(a, t.Context(), int64(len(body)), strings.NewReader(body), nil)
+		if got.status != want || want == 400 && !strings.Contains(got.body, "JSON input 'I' has a byte_size (1008 bytes) that exceeds the maximum allowed value of 1000 bytes.") {
+			t.Errorf("%d elements: got %+v", n, got)
+		}
+	}
+}

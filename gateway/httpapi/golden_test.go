@@ -107,7 +107,7 @@ var better = []struct {
 	{"FP16 empty", "", 400, "receiving FP16 data via JSON"},
 	{"BF16 empty", "", 400, "receiving BF16 data via JSON"},
 	// Limits and exactness.
-	{"depth 2000", "", 400, "nest deeper"},
+	{"depth 2000", "", 400, "JSON nesting depth exceeds maximum allowed limit (100)"},
 	{"par", `"a":18446744073709551615`, 200, "18446744073709551615"},
 	{"par", `"a":9223372036854775808`, 200, "9223372036854775808"},
 	{"par", `"a":1,"a":2`, 200, `{\\\"a\\\":1}`},

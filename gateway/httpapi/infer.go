@@ -287,6 +287,9 @@ func (x *exchange) jsonRequest(b *bodyReader, length int64) (err error) {
 		x.m.req.ID = x.idIn()
 		return err
 	}
+	if err = x.expanded(x.api.limits.MaxJSON); err != nil {
+		return err
+	}
 	x.fill(x.m)
 	if x.m.req.Memory, err = x.tensors(b, x.api.bodies, x.m.req.Inputs); err != nil {
 		return err

@@ -82,7 +82,7 @@ func jsonFault(err error, field string) error {
 		return err
 	}
 	if e.Text == json.TooDeep {
-		return infer.Refusef(infer.InvalidArg, infer.ReasonTooLarge, "failed to parse the request JSON buffer: %w", e)
+		return infer.Refusef(infer.InvalidArg, infer.ReasonTooLarge, "JSON nesting depth exceeds maximum allowed limit (%d)", json.MaxDepth)
 	}
 	if e.Syntax {
 		return infer.Errorf(infer.Internal, "failed to parse the request JSON buffer: %w", e)
