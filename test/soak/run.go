@@ -201,8 +201,9 @@ func (r *runner) rest(ctx context.Context, patience time.Duration) (*figures, er
 			return nil, errors.Join(err, r.s.down())
 		}
 		if r.first == nil {
-			// connections of those that have just left are still seen to their end
-			if f.regions == 0 && time.Until(end) < patience-2*time.Second {
+			// connections of those that have just left are still seen to their end, and
+			// goroutines that are kept for the next call wait for it a while
+			if settle := min(2*time.Second+time.Duration(r.o.seconds)*time.Second/40, 15*time.Second); f.regions == 0 && time.Until(end) < patience-settle {
 				r.first = f
 				return f, nil
 			}
