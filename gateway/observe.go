@@ -94,7 +94,8 @@ func (g *Gateway) instanceFigures(gauge, _ func(name, help string, v float64, la
 // certificates are the files of the certificates that the gateway shows, by their use.
 func (g *Gateway) certificates() map[string]string {
 	files := map[string]string{}
-	for use, file := range map[string]string{"http": g.cfg.HTTP.TLS.Cert, "grpc": g.cfg.GRPC.TLS.Cert, "worker": g.cfg.Workers.TLS.Cert} {
+	for use, file := range map[string]string{"http": g.cfg.HTTP.TLS.Cert, "grpc": g.cfg.GRPC.TLS.Cert, "worker": g.cfg.Workers.TLS.Cert,
+		"sagemaker": g.cfg.SageMaker.TLS.Cert, "vertex-ai": g.cfg.Vertex.TLS.Cert} {
 		if file != "" {
 			files[use] = file
 		}
