@@ -15,7 +15,7 @@ pytest() {
     -o faulthandler_timeout=240 -o tmp_path_retention_policy=failed "$@"
 }
 # Files with an Envoy and those that take about as long as all others are the second lot; a new file is in the first by itself.
-second=(test/e2e/test_mesh*.py test/e2e/test_{stack,dashboards}.py test/deploy/test_*.py)
+second=(test/e2e/test_mesh*.py test/e2e/test_{stack,dashboards,tracing_otel,memory}.py test/deploy/test_*.py)
 first=()
 for file in test/*/test_*.py; do
   [[ " ${second[*]} " == *" $file "* ]] || first+=("$file")
@@ -26,7 +26,7 @@ trap 'kill "$lot" 2>/dev/null; wait "$lot"; rm -f "$log"; exit 130' INT TERM
 status=0
 SLUICE_TEST_PORTS=20000-26000 pytest "$@" "${first[@]}" || status=$?
 wait "$lot" || status=$?
-echo "-- the second lot: mesh, dashboards, deployment"
+echo "-- the second lot"
 cat "$log"
 rm -f "$log"
 exit "$status"

@@ -69,7 +69,8 @@ def test_unload_gives_the_memory_back(explicit):
         harness.wait_for(lambda: private(pid) < loaded - WEIGHTS * 0.9, 10, f"memory given back: {private(pid)} of {loaded}")
         after.append(private(pid))
         print(f"loaded {loaded >> 20} MiB, memory_usage {int(usage[0]['byte_size']) >> 20} MiB, unloaded {after[-1] >> 20} MiB")
-    assert max(after[1:]) - after[0] < 16 << 20, after
+    # an arena of the allocator may come later than the first load, and stays
+    assert after[1] - after[0] < 48 << 20 and after[2] - after[1] < 16 << 20, after
     client.close()
 
 
