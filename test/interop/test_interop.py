@@ -198,7 +198,7 @@ def test_grpc_js(server):
         pytest.skip("grpc-js is not there: scripts/setup.sh interop")
     done = subprocess.run([node, HERE / "grpcjs/client.js", server.grpc, harness.ROOT], capture_output=True, text=True, timeout=60,
                           env={"NODE_PATH": str(TOOLS / "grpcjs/node_modules"), "PATH": "/usr/bin:/bin"})
-    assert done.returncode == 0 and done.stdout.count("ok ") == 9, done.stdout + done.stderr
+    assert done.returncode == 0 and done.stdout.count("ok ") == 10, done.stdout + done.stderr
 
 
 # ---- generators of load

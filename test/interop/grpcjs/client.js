@@ -3,6 +3,7 @@
 "use strict";
 const grpc = require("@grpc/grpc-js");
 const loader = require("@grpc/proto-loader");
+const http2 = require("http2");
 
 const [address, root] = process.argv.slice(2);
 const definition = loader.loadSync(root + "/proto/inference/grpc_service.proto", {includeDirs: [root], keepCase: true, longs: String, defaults: true});
@@ -84,6 +85,22 @@ const checks = {
     st.write(repeated([1, 2], 5000));
     setImmediate(() => st.cancel());
     must((await ended).code === grpc.status.CANCELLED, String(await ended));
+  },
+  // HTTP/2 by itself (nghttp2): a client that makes the header table smaller must be told so by the next header block.
+  async "small header table"() {
+    const session = http2.connect("http://" + address, {settings: {headerTableSize: 0}});
+    for (let i = 0; i < 2; i++) {
+      const st = session.request({":method": "POST", ":path": "/inference.GRPCInferenceService/ServerLive", "content-type": "application/grpc", te: "trailers"});
+      const status = new Promise((resolve, reject) => {
+        st.on("trailers", (t) => resolve(t["grpc-status"]));
+        st.on("error", reject);
+        session.on("error", reject);
+      });
+      st.resume();
+      st.end(Buffer.alloc(5));
+      must(await status === "0", "status " + await status);
+    }
+    await new Promise((resolve) => session.close(resolve));
   },
   async deflate() {
     const c = client({"grpc.default_compression_algorithm": 1});

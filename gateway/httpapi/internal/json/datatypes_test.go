@@ -262,6 +262,9 @@ func BenchmarkDatatypes(b *testing.B) {
 			}
 		})
 		v := reflect.New(reflect.TypeOf(k.slice).Elem())
+		if err := stdjson.Unmarshal(flat, v.Interface()); err != nil {
+			b.Fatal(err)
+		}
 		b.Run(k.d.String()+"/read by encoding", func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
