@@ -55,21 +55,7 @@ func TestCUDARegions(t *testing.T) {
 	if !v.Reaches(1) || !v.Reaches(2) || elsewhere.Reaches(1) || !elsewhere.Reaches(2) || v.Reaches(3) {
 		t.Error("who reaches which region is wrong")
 	}
-	check := func() {
-		t.Helper()
-		b, results := placedBatch(16, []infer.Place{{Region: 1, Offset: 1, Size: 64}}, []infer.Place{{Region: 1, Offset: 100, Size: 70}})
-		v.Executor(0).Execute(b)
-		r := wait(t, results)
-		if a := answers(t, b, r); a[0].Err != nil || a[0].Response.Outputs[0].Place != (infer.Place{Region: 1, Offset: 100, Size: 64}) {
-			t.Fatalf("%+v", a[0])
-		}
-		r.Memory.Release()
-		data, err := os.ReadFile(path)
-		if err != nil || !bytes.Equal(data[1:65], data[100:164]) || !bytes.HasPrefix(data[1:], []byte("123012")) {
-			t.Errorf("the device holds %q, %v", data[:170], err)
-		}
-	}
-	check()
+	checkDevice(t, v, path)
 	// From device to host memory, and beside a request by message.
 	b, results := placedBatch(16, []infer.Place{{Region: 1, Size: 64}, {}}, []infer.Place{{Region: 2, Size: 64}, {}})
 	v.Executor(0).Execute(b)
@@ -106,9 +92,14 @@ func TestCUDARegions(t *testing.T) {
 		r.Memory.Release()
 		return r.Err == nil
 	})
-	check()
+	checkDevice(t, v, path)
 	closeRegionOf(t, w, 1)
 	closeRegionOf(t, w, 2)
+	checkDeviceRefused(t, w, path)
+}
+
+func checkDeviceRefused(t *testing.T, w *Workers, path string) {
+	t.Helper()
 	for _, c := range []struct {
 		r    *infer.Region
 		code infer.Code
@@ -121,6 +112,22 @@ func TestCUDARegions(t *testing.T) {
 		if err := w.OpenRegion(t.Context(), c.r); infer.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v", c.text, err)
 		}
+	}
+}
+
+// checkDevice reads and writes the memory of a GPU in slot 1.
+func checkDevice(t *testing.T, v *Version, path string) {
+	t.Helper()
+	b, results := placedBatch(16, []infer.Place{{Region: 1, Offset: 1, Size: 64}}, []infer.Place{{Region: 1, Offset: 100, Size: 70}})
+	v.Executor(0).Execute(b)
+	r := wait(t, results)
+	if a := answers(t, b, r); a[0].Err != nil || a[0].Response.Outputs[0].Place != (infer.Place{Region: 1, Offset: 100, Size: 64}) {
+		t.Fatalf("%+v", a[0])
+	}
+	r.Memory.Release()
+	data, err := os.ReadFile(path)
+	if err != nil || !bytes.Equal(data[1:65], data[100:164]) || !bytes.HasPrefix(data[1:], []byte("123012")) {
+		t.Errorf("the device holds %q, %v", data[:170], err)
 	}
 }
 
