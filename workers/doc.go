@@ -7,6 +7,10 @@
 // completion ring (package workers/shm); everybody else uses the Execute stream. What
 // lies between the two and a backend is one execution, which fits backend.Batch.
 //
+// Tensors may lie in clients' memory too (package workers/internal/region): a gateway of the
+// same host passes its descriptors over a socket of their own, and batches name them by slot.
+// What is wrong with such memory is the error of the request that names it, and of no other.
+//
 // Every instance has a goroutine that is locked to its thread for life. It waits on
 // its own mailbox or queue; no dispatcher stands between. Handles of models belong to
 // the connection that loaded them, and are unloaded when it ends.
