@@ -11,8 +11,6 @@ import tritonclient.http as httpclient
 import tritonclient.http.aio as httpaio
 from tritonclient.utils import InferenceServerException
 
-import harness
-
 MODULES = {"http": httpclient, "grpc": grpcclient}
 SAMPLES = {
     "BOOL": np.array([[True, False, True]]),
