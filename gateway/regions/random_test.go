@@ -1,6 +1,7 @@
 package regions
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 )
@@ -10,102 +11,140 @@ type model struct {
 	visible map[id]uint32    // open
 	refs    map[uint32]int   // held
 	leaving map[uint32]bool  // names are gone
+	idle    map[uint32]bool  // the table has said so
 	size    map[uint32]int64 // not closed
 	owner   map[uint32]string
+}
+
+const (
+	randomSlots   = 12
+	randomRegions = 6   // of one owner
+	randomBytes   = 500 // of one owner
+)
+
+// walk is one random schedule.
+type walk struct {
+	r *rand.Rand
+	t table
+	m model
 }
 
 // Random schedules against the model: no slot is two regions' at once, no name shows a
 // region of somebody else, idle is said once, when it is so, and shares are exact.
 func TestRandom(t *testing.T) {
 	for seed := range uint64(200) {
-		r := rand.New(rand.NewPCG(seed, 1))
-		const most, bytes = 6, 500
-		tb := newTable(limits{most, bytes}, 12)
-		m := model{visible: map[id]uint32{}, refs: map[uint32]int{}, leaving: map[uint32]bool{}, size: map[uint32]int64{}, owner: map[uint32]string{}}
-		idle := map[uint32]bool{}
-		pick := func(ok func(uint32) bool) uint32 {
-			var all []uint32
-			for slot := uint32(1); slot <= 12; slot++ {
-				if _, there := m.size[slot]; there && ok(slot) {
-					all = append(all, slot)
-				}
-			}
-			if len(all) == 0 {
-				return 0
-			}
-			return all[r.IntN(len(all))]
-		}
+		w := &walk{r: rand.New(rand.NewPCG(seed, 1)), t: newTable(limits{randomRegions, randomBytes}, randomSlots),
+			m: model{map[id]uint32{}, map[uint32]int{}, map[uint32]bool{}, map[uint32]bool{}, map[uint32]int64{}, map[uint32]string{}}}
+		steps := []func() error{w.add, w.find, w.drop, w.leave, w.close}
 		for range 400 {
-			who := id{string(rune('a' + r.IntN(3))), string(rune('x' + r.IntN(3)))}
-			switch r.IntN(5) {
-			case 0:
-				size := int64(1 + r.IntN(200))
-				count, sum := 0, int64(0)
-				for slot, owner := range m.owner {
-					if owner == who.owner {
-						count, sum = count+1, sum+m.size[slot]
-					}
-				}
-				slot, err := tb.add(who, false, size)
-				want := m.visible[who] == 0 && count < most && sum+size <= bytes && len(m.size) < 12
-				if (err == nil) != want {
-					t.Fatalf("seed %d: adding %v of %d bytes: %v, want ok %t", seed, who, size, err, want)
-				}
-				if err != nil {
-					continue
-				}
-				if _, taken := m.size[slot]; taken {
-					t.Fatalf("seed %d: slot %d is taken", seed, slot)
-				}
-				if !tb.opened(slot) {
-					t.Fatalf("seed %d: slot %d does not open", seed, slot)
-				}
-				m.visible[who], m.size[slot], m.owner[slot] = slot, size, who.owner
-			case 1:
-				slot, row := tb.find(who)
-				if slot != m.visible[who] {
-					t.Fatalf("seed %d: %v is slot %d, want %d", seed, who, slot, m.visible[who])
-				}
-				if slot != 0 {
-					row.refs++
-					m.refs[slot]++
-				}
-			case 2:
-				if slot := pick(func(s uint32) bool { return m.refs[s] > 0 }); slot != 0 {
-					m.refs[slot]--
-					if got, want := tb.drop(slot), m.leaving[slot] && m.refs[slot] == 0; got != want || got && idle[slot] {
-						t.Fatalf("seed %d: dropping of slot %d says idle %t, want %t", seed, slot, got, want)
-					} else if got {
-						idle[slot] = true
-					}
-				}
-			case 3:
-				if slot := pick(func(s uint32) bool { return !m.leaving[s] }); slot != 0 {
-					for name, s := range m.visible {
-						if s == slot {
-							delete(m.visible, name)
-						}
-					}
-					m.leaving[slot] = true
-					if got := tb.leave(slot); got != (m.refs[slot] == 0) {
-						t.Fatalf("seed %d: slot %d leaves and says idle %t with %d references", seed, slot, got, m.refs[slot])
-					} else if got {
-						idle[slot] = true
-					}
-				}
-			case 4:
-				if slot := pick(func(s uint32) bool { return idle[s] }); slot != 0 {
-					tb.closed(slot)
-					delete(idle, slot)
-					delete(m.size, slot)
-					delete(m.owner, slot)
-					delete(m.leaving, slot)
-					delete(m.refs, slot)
-				}
+			if err := steps[w.r.IntN(len(steps))](); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
 			}
 		}
-		if len(tb.rows) != len(m.size) || len(tb.names) != len(m.visible) {
-			t.Fatalf("seed %d: %d rows and %d names, want %d and %d", seed, len(tb.rows), len(tb.names), len(m.size), len(m.visible))
+		if len(w.t.rows) != len(w.m.size) || len(w.t.names) != len(w.m.visible) {
+			t.Fatalf("seed %d: %d rows and %d names, want %d and %d", seed, len(w.t.rows), len(w.t.names), len(w.m.size), len(w.m.visible))
 		}
 	}
+}
+
+func (w *walk) who() id {
+	return id{string(rune('a' + w.r.IntN(3))), string(rune('x' + w.r.IntN(3)))}
+}
+
+// pick is a random slot that is taken and of which ok holds; 0: there is none.
+func (w *walk) pick(ok func(uint32) bool) uint32 {
+	var all []uint32
+	for slot := uint32(1); slot <= randomSlots; slot++ {
+		if _, taken := w.m.size[slot]; taken && ok(slot) {
+			all = append(all, slot)
+		}
+	}
+	if len(all) == 0 {
+		return 0
+	}
+	return all[w.r.IntN(len(all))]
+}
+
+func (w *walk) add() error {
+	who, size := w.who(), int64(1+w.r.IntN(200))
+	count, sum := 0, int64(0)
+	for slot, owner := range w.m.owner {
+		if owner == who.owner {
+			count, sum = count+1, sum+w.m.size[slot]
+		}
+	}
+	want := w.m.visible[who] == 0 && count < randomRegions && sum+size <= randomBytes && len(w.m.size) < randomSlots
+	slot, err := w.t.add(who, false, size)
+	if (err == nil) != want {
+		return fmt.Errorf("adding %v of %d bytes: %w, want ok %t", who, size, err, want)
+	}
+	if err != nil {
+		return nil
+	}
+	if _, taken := w.m.size[slot]; taken || !w.t.opened(slot) {
+		return fmt.Errorf("slot %d is taken: %t, or does not open", slot, taken)
+	}
+	w.m.visible[who], w.m.size[slot], w.m.owner[slot] = slot, size, who.owner
+	return nil
+}
+
+func (w *walk) find() error {
+	who := w.who()
+	slot, row := w.t.find(who)
+	if slot != w.m.visible[who] {
+		return fmt.Errorf("%v is slot %d, want %d", who, slot, w.m.visible[who])
+	}
+	if slot != 0 {
+		row.refs++
+		w.m.refs[slot]++
+	}
+	return nil
+}
+
+func (w *walk) drop() error {
+	slot := w.pick(func(s uint32) bool { return w.m.refs[s] > 0 })
+	if slot == 0 {
+		return nil
+	}
+	w.m.refs[slot]--
+	return w.said(slot, w.t.drop(slot), w.m.leaving[slot] && w.m.refs[slot] == 0)
+}
+
+func (w *walk) leave() error {
+	slot := w.pick(func(s uint32) bool { return !w.m.leaving[s] })
+	if slot == 0 {
+		return nil
+	}
+	for name, s := range w.m.visible {
+		if s == slot {
+			delete(w.m.visible, name)
+		}
+	}
+	w.m.leaving[slot] = true
+	return w.said(slot, w.t.leave(slot), w.m.refs[slot] == 0)
+}
+
+// said holds what the table says of a slot, idle or not, against the model.
+func (w *walk) said(slot uint32, idle, want bool) error {
+	if idle != want || idle && w.m.idle[slot] {
+		return fmt.Errorf("slot %d is said to be idle: %t, want %t", slot, idle, want)
+	}
+	if idle {
+		w.m.idle[slot] = true
+	}
+	return nil
+}
+
+func (w *walk) close() error {
+	slot := w.pick(func(s uint32) bool { return w.m.idle[s] })
+	if slot == 0 {
+		return nil
+	}
+	w.t.closed(slot)
+	delete(w.m.idle, slot)
+	delete(w.m.size, slot)
+	delete(w.m.owner, slot)
+	delete(w.m.leaving, slot)
+	delete(w.m.refs, slot)
+	return nil
 }
