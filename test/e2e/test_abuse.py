@@ -1,0 +1,45 @@
+"""Hostile clients on the built server, by test/soak: it stays up, honest clients are served, and nothing is left."""
+import os
+import re
+import subprocess
+
+import pytest
+
+import harness
+
+SOAK = harness.ROOT / "bin" / "soak"
+
+
+@pytest.fixture(scope="module")
+def soak(built):
+    if not SOAK.exists():
+        subprocess.run(["go", "build", "-o", SOAK, "./test/soak"], cwd=harness.ROOT, check=True, timeout=300)
+
+    def run(*args):
+        done = subprocess.run([SOAK, f"-server={harness.BINARY}", *args], capture_output=True, text=True, timeout=300, env=os.environ)
+        print(done.stdout)
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done.stdout
+    return run
+
+
+def test_each_attack(soak):
+    """Those against one protocol feature each, one after the other."""
+    said = soak("-each=100ms")
+    seen = re.findall(r"^((?:h1|h2|grpc|region)-\S+) +honest +(\d+)", said, re.M)
+    assert len(seen) > 35 and all(int(honest) > 0 for _, honest in seen), said
+
+
+def test_tls_handshakes(soak):
+    assert said_of(soak("-each=300ms", "-tls", "-only=tls-,h1-slow-headers,h2-pings-grpc"), "tls-") == 4
+
+
+def said_of(said, prefix):
+    return len(re.findall(rf"^{prefix}\S+ +honest +[1-9]", said, re.M))
+
+
+@pytest.mark.parametrize("transport", ["sluice", "library"])
+def test_short_soak(soak, transport):
+    """What `make soak` does for ten minutes, for a few seconds: all at random, workers killed in between."""
+    said = soak("-seconds=5", f"-http-transport={transport}", f"-grpc-transport={transport}")
+    assert "round 2" in said and "workers were killed" in said
