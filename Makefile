@@ -14,6 +14,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 
 REPOSITORY ?= models
 FLAGS ?=
+SECONDS ?= 600
 OURS := git ls-files -co --exclude-standard -- '*.go' ':!*.pb.go'
 
 help: ## list what there is
@@ -43,6 +44,10 @@ bench-tracing: build venv-test ## what spans cost, sampled at 0, 1 and 100 % (AR
 	@$(VENV) scripts/make_models.py bench .cache/bench-models
 	@go build -o bin/loadgen ./bench/loadgen
 	@$(VENV) bench/tracing.py $(ARGS)
+
+soak: build ## honest and hostile clients on a real server, for leaks and wrong answers (SECONDS=600, ARGS=-seed=1)
+	@go build -o bin/soak ./test/soak
+	@bin/soak -server bin/sluice -seconds $(SECONDS) $(ARGS)
 
 fmt: ## format the Go code
 	@$(OURS) | xargs -r gofmt -l -w
@@ -112,4 +117,4 @@ interop:
 headers:
 	@[ -n "$$(go list -m -f '{{.Dir}}' github.com/yalue/onnxruntime_go)" ] || { echo "== Go modules"; go mod download; }
 
-.PHONY: help run build test bench bench-tracing fmt fmt-check vet lint generate generate-check syntax clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus interop headers
+.PHONY: help run build test bench bench-tracing soak fmt fmt-check vet lint generate generate-check syntax clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus interop headers
