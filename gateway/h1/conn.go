@@ -150,6 +150,7 @@ func (c *conn) broken() {
 
 // giveAway lets the other server read everything again from the request on.
 func (c *conn) giveAway() {
+	c.dropPassed()
 	if err := c.nc.SetDeadline(time.Time{}); err != nil {
 		_ = c.outer.Close() // it is broken
 		return
