@@ -35,7 +35,7 @@ func (l *later) run() {
 // TestAllocations holds what a small request allocates whose answer comes later: its
 // context.
 func TestAllocations(t *testing.T) {
-	h := &later{quick: quick{body: [][]byte{make([]byte, 200)}}, work: make(chan *Answer)}
+	h := &later{quick: quick{body: [][]byte{make([]byte, 200)}}, work: make(chan *Answer, 1)}
 	go h.run()
 	defer close(h.work)
 	s := New(Config{MaxHeaderBytes: 8 << 10, ReadHeaderTimeout: time.Minute, IdleTimeout: time.Minute, BodyTimeout: time.Minute, MinRate: 1 << 10}, h,

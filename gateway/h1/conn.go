@@ -83,6 +83,7 @@ type conn struct {
 	fd       int               // of the socket, while it is not driven; -1: nc has it
 	trying   bool              // an answer is being written, without waiting
 	knocked  bool              // something has come meanwhile
+	due      bool              // who writes it gives the connection a goroutine then
 }
 
 func newConn(s *Server, nc net.Conn, other *Handoff) *conn {

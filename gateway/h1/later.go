@@ -119,7 +119,7 @@ func (c *conn) writeOn(rest net.Buffers, last bool) {
 	c.mu.Lock()
 	c.trying = false
 	switch {
-	case c.place == parked:
+	case c.place == parked || c.due:
 		c.driveLocked()
 	case c.fd >= 0: // the watcher drives it when it has done
 		c.dressLocked()
@@ -134,8 +134,22 @@ func (c *conn) writeRest(rest net.Buffers, last bool) {
 	c.wrote(err, last)
 }
 
-// wrote ends the pending request: the connection is its goroutine's again.
+// wrote ends the pending request: the connection is its goroutine's again, or parked. What
+// has come meanwhile is served here, since who was woken for it has gone to sleep again.
 func (c *conn) wrote(err error, last bool) {
+	if !c.letGo(err, last) {
+		return
+	}
+	b, ok := c.s.buffers.Get().(*[turnBuffer]byte)
+	if !ok {
+		b = new([turnBuffer]byte)
+	}
+	c.visit(b[:])
+	c.s.buffers.Put(b)
+}
+
+// letGo is wrote, and says that something has come on a connection that is parked.
+func (c *conn) letGo(err error, last bool) (knocked bool) {
 	c.s.handler.Written(&c.ans)
 	c.ans.Fields, c.ans.Chunks = c.ans.Fields[:0], c.ans.Chunks[:0]
 	clear(c.bufs)
@@ -151,11 +165,12 @@ func (c *conn) wrote(err error, last bool) {
 	c.enter(idle)
 	c.large = c.large || cap(c.out) > firstBuffer
 	switch {
+	case c.due:
+		c.driveLocked()
 	case c.place == turning: // the watcher looks at it before it lets go
-	case err == nil && !c.closing:
-		if c.place == parked {
-			c.openLocked()
-		}
+	case c.place == parked && err == nil && !c.closing && !c.gone:
+		knocked, c.knocked = c.knocked, false
+	case c.place == driven && err == nil && !c.closing:
 	case c.place == parked:
 		c.driveLocked()
 	case err == nil:
@@ -167,4 +182,5 @@ func (c *conn) wrote(err error, last bool) {
 	if c.waiting {
 		c.news.Signal()
 	}
+	return knocked
 }

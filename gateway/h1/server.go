@@ -118,6 +118,8 @@ type Server struct {
 	conns   *listen.Accepted[*conn]
 	date    atomic.Pointer[[]byte] // the Date field of this second
 
+	buffers sync.Pool // *[turnBuffer]byte, for turns that the watcher does not take
+
 	mu      sync.Mutex
 	watch   []*watcher // set by the first Serve
 	next    int        // of watch

@@ -67,8 +67,14 @@ func (c *conn) park() bool {
 	return true
 }
 
-// driveLocked gives a connection that is parked, or whose turn ends, a goroutine.
+// driveLocked gives a connection that is parked, or whose turn ends, a goroutine: at once,
+// or when nobody writes to the descriptor any more.
 func (c *conn) driveLocked() {
+	if c.fd >= 0 && c.trying {
+		c.due, c.place = true, turning
+		return
+	}
+	c.due = false
 	if c.fd >= 0 {
 		c.dressLocked()
 	}
@@ -112,14 +118,19 @@ func (c *conn) dressLocked() {
 	c.eye.watch(c)
 }
 
-// visit is the watcher's turn: it reads what has come on a parked connection into b, and serves
-// what can be served without waiting. False: the connection is not parked.
+// visit is a turn, the watcher's or of who has written an answer: it reads what has come on a
+// parked connection into b, and serves what can be served without waiting. False: the
+// connection is driven.
 func (c *conn) visit(b []byte) bool {
 	c.mu.Lock()
 	switch {
-	case c.place != parked:
+	case c.place == driven:
 		c.mu.Unlock()
 		return false
+	case c.place == turning: // of another goroutine, which may have read before this came
+		c.knocked = true
+		c.mu.Unlock()
+		return true
 	case c.trying: // the client was fast: who writes has not let go of the request yet
 		c.knocked = true
 		c.mu.Unlock()

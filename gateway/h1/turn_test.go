@@ -277,6 +277,51 @@ func TestParkedAtRandom(t *testing.T) {
 	}
 }
 
+// TestParkedInHaste answers from other goroutines while the client, which does not wait long,
+// sends the next request: nothing is lost between who writes and who reads.
+func TestParkedInHaste(t *testing.T) {
+	addr, _, _ := start(t, nil)
+	request := []byte("POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n" + string(make([]byte, 100)))
+	failed := make(chan error, 6)
+	for i := range cap(failed) {
+		go func() { failed <- hasty(addr, request, i%2+1) }()
+	}
+	for range cap(failed) {
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// hasty has so many requests on their way at a time.
+func hasty(addr string, request []byte, ahead int) error {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(60 * time.Second)); err != nil {
+		return err
+	}
+	r := bufio.NewReader(c)
+	for i := range 1500 {
+		if _, err := c.Write(request); err != nil {
+			return err
+		}
+		if i+1 < ahead {
+			continue
+		}
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			return fmt.Errorf("request %d: %w", i, err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func randomClient(addr string, seed uint64, n int) error {
 	rng := rand.New(rand.NewPCG(seed, 5))
 	c, err := net.Dial("tcp", addr)
