@@ -40,6 +40,7 @@ func TestAllocations(t *testing.T) {
 	defer close(h.work)
 	s := New(Config{MaxHeaderBytes: 8 << 10, ReadHeaderTimeout: time.Minute, IdleTimeout: time.Minute, BodyTimeout: time.Minute, MinRate: 1 << 10}, h,
 		slog.New(slog.DiscardHandler))
+	s.few = 0
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

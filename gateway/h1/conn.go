@@ -115,6 +115,7 @@ func (c *conn) control(f func(fd uintptr)) error {
 func (c *conn) serve() (rests bool) {
 	if !c.added {
 		c.added = true
+		c.s.open.Add(1)
 		c.eye.add(c)
 	}
 	defer c.broken()
@@ -129,11 +130,13 @@ func (c *conn) serve() (rests bool) {
 	c.eye.remove(c)
 	if err == nil || err == errDone {
 		if failed := c.flush(); failed == nil && err == nil {
+			c.s.open.Add(-1)
 			c.giveAway()
 			return false
 		}
 	}
 	_ = c.outer.Close() // what it still had to say is said or lost
+	c.s.open.Add(-1)
 	c.dropPassed()
 	return false
 }
@@ -145,6 +148,7 @@ func (c *conn) broken() {
 		return
 	}
 	c.s.log.Error("HTTP: a connection is given up", "panic", p, "stack", string(debug.Stack()))
+	c.s.open.Add(-1)
 	c.eye.remove(c)
 	c.cut()
 }

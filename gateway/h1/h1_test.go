@@ -110,6 +110,7 @@ func start(t testing.TB, change func(*Config)) (addr string, e *echo, s *Server)
 	}
 	e = &echo{}
 	s = New(cfg, e, slog.New(slog.DiscardHandler))
+	s.few = 0
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

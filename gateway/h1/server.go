@@ -115,6 +115,8 @@ type Server struct {
 	handler Handler
 	light   func(r *Request) bool // nil: no request is
 	log     *slog.Logger
+	few     int64 // so many connections have goroutines of their own, and rest in Go's poller
+	open    atomic.Int64
 	conns   *listen.Accepted[*conn]
 	date    atomic.Pointer[[]byte] // the Date field of this second
 
@@ -128,7 +130,7 @@ type Server struct {
 
 // New makes a server; nothing runs before Serve.
 func New(cfg Config, handler Handler, log *slog.Logger) *Server {
-	s := &Server{cfg: cfg, handler: handler, log: log, conns: listen.NewAccepted[*conn](log)}
+	s := &Server{cfg: cfg, handler: handler, log: log, few: few, conns: listen.NewAccepted[*conn](log)}
 	if l, ok := handler.(Lighter); ok {
 		s.light = l.Light
 	}
@@ -153,6 +155,10 @@ func (s *Server) begin() (bool, error) {
 	s.watch[0].runs.Go(s.watch[0].tick)
 	return true, nil
 }
+
+// few connections don't give the watcher several at a time, and it and who reads results
+// would take turns: a wake-up more for each request.
+const few = 4
 
 // coresEach is how many cores there are for each watcher, which keeps one of them busy at
 // most.

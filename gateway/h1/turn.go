@@ -38,7 +38,7 @@ func (c *conn) simple(head int) bool {
 // parks says that the connection may be parked once its answer is written. One that
 // descriptors may come over is not: they must be taken with the bytes that they come with.
 func (c *conn) parks() bool {
-	return c.small && c.r == c.w && c.s.light != nil && c.id != 0 && c.req.Passing == nil
+	return c.small && c.r == c.w && c.s.light != nil && c.id != 0 && c.req.Passing == nil && c.s.open.Load() > c.s.few
 }
 
 // park leaves the connection to the watcher, until something comes that takes a goroutine.
