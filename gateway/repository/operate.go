@@ -19,15 +19,23 @@ var (
 
 // controlled says whether load and unload calls are taken now.
 func (r *Repository) controlled() error {
-	select {
-	case <-r.started:
-	default:
-		return infer.Refusef(infer.Unavailable, infer.ReasonNotReady, "%w", errStarted)
+	if err := r.running(); err != nil {
+		return err
 	}
 	if r.cfg.Mode != Explicit {
 		return infer.Errorf(infer.Unavailable, "%w", errMode)
 	}
 	return nil
+}
+
+// running says whether the models of the start are loaded.
+func (r *Repository) running() error {
+	select {
+	case <-r.started:
+		return nil
+	default:
+		return infer.Refusef(infer.Unavailable, infer.ReasonNotReady, "%w", errStarted)
+	}
 }
 
 // Load is a load call: it makes a model serve what its folder or call says, and
@@ -120,28 +128,33 @@ func (r *Repository) inTurn(ctx context.Context, f Folder, call *Override, befor
 
 // Unload is an unload call: when it returns, no request gets the model any more; its
 // memory is freed once those that have it are answered. dependents unloads with an
-// ensemble the models that it needs and that nobody else does. A model that is not there
-// is no error. Errors: Unavailable in another control mode, Cancelled.
+// ensemble the models that it needs and that nobody else does. A name that Register gave
+// means that model alone, as for Load. A model that is not there is no error. Errors: Unavailable in another control mode, Cancelled.
 func (r *Repository) Unload(ctx context.Context, name string, dependents bool) error {
 	if err := r.controlled(); err != nil {
 		return err
 	}
 	return r.operate(ctx, func(ctx context.Context) error {
-		r.mu.Lock()
-		var keys []key
-		for k := range r.entries {
-			if k.name == name {
-				keys = append(keys, k)
-			}
-		}
-		r.mu.Unlock()
-		for _, k := range keys {
+		for _, k := range r.meantBy(name) {
 			if err := r.unload(ctx, k, dependents); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+// meantBy are the models of which an unload call names one, or one of each namespace.
+func (r *Repository) meantBy(name string) (keys []key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	given := r.mappedLocked(name)
+	for k := range r.entries {
+		if k.name == name && (given == nil || given.seen[k]) {
+			keys = append(keys, k)
+		}
+	}
+	return keys
 }
 
 func (r *Repository) unload(ctx context.Context, k key, dependents bool) error {

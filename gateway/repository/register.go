@@ -23,11 +23,15 @@ type registered struct {
 // Register takes in a repository while the server runs: load calls find its models. names
 // gives the models of folders other names than theirs; such a name may be any text, for
 // it is never a path. Only folders are models here, no links to folders: what lies there
-// may come from anybody. Errors, in the original's words: Unsupported in another control
-// mode, InvalidArg where there is no such folder, AlreadyExists where the repository is
-// known, or another one has a model of the name.
+// may come from anybody. Errors, in the original's words: Unavailable before LoadAll is
+// over, when nothing could be loaded from it, Unsupported in another control mode,
+// InvalidArg where there is no such folder, AlreadyExists where the repository is known, or
+// another one has a model of the name.
 // Source: ModelRepositoryManager::RegisterModelRepository of the original.
 func (r *Repository) Register(path string, names map[string]string) error {
+	if err := r.running(); err != nil {
+		return err
+	}
 	if r.cfg.Mode != Explicit {
 		return infer.Errorf(infer.Unsupported, "repository registration is not allowed if model control mode is not EXPLICIT")
 	}

@@ -2,6 +2,7 @@ package repository
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -80,6 +81,41 @@ func TestRegisterFailed(t *testing.T) {
 	}
 	if !r.Ready() || len(r.entries) != 0 {
 		t.Errorf("ready %t, remembers %v", r.Ready(), r.entries)
+	}
+}
+
+// TestRegisteredNameIsOneModel: a call about a name that was given to a folder leaves a
+// model of that name in another repository alone.
+func TestRegisteredNameIsOneModel(t *testing.T) {
+	r, own := explicit(t, &fakeWorkers{}, Config{Namespacing: true, Startup: []string{"*"}}, map[string]string{"m/config.pbtxt": identity, "m/1/": ""})
+	one := write(t, t.TempDir(), map[string]string{"net/config.pbtxt": identity, "net/1/": ""})
+	if err := r.Register(one, map[string]string{"net": "m"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Load(t.Context(), "m", &Override{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Acquire(t.Context(), "m", ""); err == nil {
+		t.Errorf("m of %s and of %s are not told apart", own, one)
+	}
+	if err := r.Unload(t.Context(), "m", true); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Unregister(t.Context(), one); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := r.ModelReady("m", ""); !ok || err != nil {
+		t.Errorf("the model of the other repository: ready %t, %v", ok, err)
+	}
+}
+
+// TestRegisterBeforeTheStart: what comes before the models are loaded is refused whole, so
+// that it can be tried again.
+func TestRegisterBeforeTheStart(t *testing.T) {
+	r := New(Config{Mode: Explicit}, Deps{Log: slog.New(slog.DiscardHandler)})
+	one := write(t, t.TempDir(), map[string]string{"net/config.pbtxt": identity, "net/1/": ""})
+	for range 2 {
+		fails(t, r.Register(one, map[string]string{"net": "n"}), infer.Unavailable, "Server not ready")
 	}
 }
 
