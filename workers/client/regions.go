@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/sluice-serve/sluice/infer"
 	workerpb "github.com/sluice-serve/sluice/proto/worker"
@@ -163,20 +164,53 @@ func (w *Workers) OpenRegion(ctx context.Context, r *infer.Region) error {
 	return errors.Join(err, w.CloseRegion(clean, r.Slot))
 }
 
-// CloseRegion fits infer.Regions. When ctx ends first, the workers free the memory once
-// nothing uses it, and the slot may be used again.
+// CloseRegion fits infer.Regions. When ctx ends first, the workers still hear of it and free
+// the memory once nothing uses it, and the slot may be used again.
 func (w *Workers) CloseRegion(ctx context.Context, slot uint32) error {
 	o := w.regions.remove(slot)
 	if o == nil {
 		return infer.Errorf(infer.NotFound, "slot %d has no shared memory region", slot)
 	}
-	var errs []error
+	var gone []chan error
 	for _, k := range w.workers {
 		if k.takes(o.Region) {
-			errs = append(errs, k.withRegions(ctx, func(s *session) error { return s.closeRegion(ctx, o) }))
+			told := make(chan error, 1)
+			w.forgetting.Go(func() { told <- k.forget(context.WithoutCancel(ctx), o) })
+			gone = append(gone, told)
+		}
+	}
+	var errs []error
+	for _, told := range gone {
+		select {
+		case err := <-told:
+			errs = append(errs, err)
+		case <-ctx.Done():
+			return errors.Join(append(errs, infer.Errorf(infer.Cancelled, "shared memory regions of a worker: %w", context.Cause(ctx)))...)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// forgetTime is how long a worker may take for one call to close a region: until then
+// nobody else changes its regions.
+const forgetTime = 10 * time.Second
+
+// forget makes the worker close a region, however long it takes until it hears of it:
+// what nobody told it of would stay mapped for good. It ends with the worker at the latest.
+func (w *worker) forget(ctx context.Context, o *openRegion) error {
+	for {
+		again := false
+		err := w.withRegions(ctx, func(s *session) error {
+			ctx, cancel := context.WithTimeout(ctx, forgetTime)
+			defer cancel()
+			err := s.closeRegion(ctx, o)
+			again = infer.CodeOf(err) == infer.Cancelled && !s.isLost()
+			return err
+		})
+		if !again {
+			return err
+		}
+	}
 }
 
 // takes says that a worker can have a region: it is of this host, and has the device.
@@ -272,7 +306,7 @@ func (s *session) openRegion(ctx context.Context, o *openRegion, again bool) err
 			err = s.callOpen(ctx, o, again)
 		}
 	}
-	if err == nil || ctx.Err() != nil { // then it may be open, and has to be closed
+	if err == nil || infer.CodeOf(err) == infer.Cancelled { // then it may be open, and has to be closed
 		s.regions.set(o)
 	}
 	return err
@@ -307,8 +341,11 @@ func (s *session) closeRegion(ctx context.Context, o *openRegion) error {
 	if s.regions.serial(o.Slot) != o.serial {
 		return nil
 	}
-	s.regions.unset(o.Slot)
-	return s.callClose(ctx, o.Slot)
+	err := s.callClose(ctx, o.Slot)
+	if err == nil {
+		s.regions.unset(o.Slot)
+	}
+	return err
 }
 
 func (s *session) callClose(ctx context.Context, slot uint32) error {

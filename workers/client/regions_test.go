@@ -303,3 +303,36 @@ func TestRegionCallsGivenUp(t *testing.T) {
 		t.Errorf("%d files are open, were %d", n, before)
 	}
 }
+
+// A region whose closing is given up before the worker hears of it is closed all the same,
+// and its slot may be another's meanwhile.
+func TestCloseRegionGivenUp(t *testing.T) {
+	for _, reused := range []bool{false, true} {
+		w := start(t, Config{Local: []LocalWorker{as("worker")}})
+		files := func() (n int) {
+			maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", w.States()[0].PID))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return strings.Count(string(maps), "memfd:client")
+		}
+		mem := newShared(t, 4096)
+		openRegionOf(t, w, mem.region(1))
+		if files() == 0 {
+			t.Skip("this worker does not map regions: it is built without cgo")
+		}
+		<-w.workers[0].regionTurn // somebody else is at it
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		if err := w.CloseRegion(ctx, 1); infer.CodeOf(err) != infer.Cancelled {
+			t.Fatalf("closed: %v", err)
+		}
+		cancel()
+		w.workers[0].regionTurn <- struct{}{}
+		want := 0
+		if reused {
+			openRegionOf(t, w, mem.region(1))
+			want = 1
+		}
+		eventually(t, "the worker has closed the region", func() bool { return files() == want })
+	}
+}

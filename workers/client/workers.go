@@ -28,6 +28,8 @@ type Workers struct {
 	cancel   context.CancelFunc
 	running  sync.WaitGroup // of supervise
 	failures sync.WaitGroup // of deliveries of what could not be sent
+
+	forgetting sync.WaitGroup // of closing regions in workers
 }
 
 // Device is where instances can live.
@@ -151,6 +153,7 @@ func (w *Workers) Close(ctx context.Context) error {
 	defer stop()
 	w.cancel()
 	w.running.Wait()
+	w.forgetting.Wait()
 	for _, k := range w.workers {
 		k.mu.Lock()
 		groups := k.groupsLocked()
