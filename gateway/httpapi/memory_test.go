@@ -2,7 +2,11 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"runtime"
+	"strings"
+	"testing"
 
 	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/infer"
@@ -26,4 +30,31 @@ func newRegions() *regions.Registry {
 		panic(err)
 	}
 	return r
+}
+
+// What a request with regions costs does not grow with the length of its texts times the
+// number of its tensors: a body of 64 MB may name thousands of both.
+func TestTextsAreNotCopiedForEachRegion(t *testing.T) {
+	const outputs = 2000
+	id := strings.Repeat("x", 1<<20)
+	var b strings.Builder
+	b.WriteString(`{"id":"` + id + `","inputs":[{"name":"I","datatype":"FP32","shape":[1],"data":[1]}],"outputs":[`)
+	for i := range outputs {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `{"name":"O%d","parameters":{"shared_memory_region":"none","shared_memory_byte_size":4}}`, i)
+	}
+	b.WriteString(`]}`)
+	a := newFakeAPI(&fake{}, APIConfig{})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	got := ask(t.Context(), a, "POST", "/v2/models/m/infer", b.String(), nil)
+	runtime.ReadMemStats(&after)
+	if got.status != 404 || !strings.Contains(got.body, "Unable to find shared memory region: 'none'") {
+		t.Fatalf("got %d %.200s", got.status, got.body)
+	}
+	if took := after.TotalAlloc - before.TotalAlloc; took > 64*uint64(len(id)) {
+		t.Errorf("%d bytes were allocated for a request of %d bytes with %d regions", took, b.Len(), outputs)
+	}
 }

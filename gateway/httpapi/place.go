@@ -43,7 +43,7 @@ func (p *place) offsetOf(d *decoder) func() error {
 // use is the place for the registry. Where no size is given none is right, as in the
 // original.
 func (p *place) use(d *decoder, index int, output bool) regions.Use {
-	u := regions.Use{Region: p.region.of(string(d.text)), Offset: p.offset, Size: p.size, Index: index, Output: output}
+	u := regions.Use{Region: string(d.text[p.region.from:p.region.to]), Offset: p.offset, Size: p.size, Index: index, Output: output}
 	if !p.sized {
 		u.Size = math.MaxUint64
 	}
