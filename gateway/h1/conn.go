@@ -83,6 +83,7 @@ type conn struct {
 	fd       int               // of the socket, while it is not driven; -1: nc has it
 	trying   bool              // an answer is being written, without waiting
 	knocked  bool              // something has come meanwhile
+	leaves   bool              // the client sends nothing more, as epoll told while it was parked
 	due      bool              // who writes it gives the connection a goroutine then
 }
 

@@ -144,7 +144,7 @@ func (c *conn) wrote(err error, last bool) {
 	if !ok {
 		b = new([turnBuffer]byte)
 	}
-	c.visit(b[:])
+	c.visit(b[:], false)
 	c.s.buffers.Put(b)
 }
 

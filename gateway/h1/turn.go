@@ -119,10 +119,12 @@ func (c *conn) dressLocked() {
 }
 
 // visit is a turn, the watcher's or of who has written an answer: it reads what has come on a
-// parked connection into b, and serves what can be served without waiting. False: the
-// connection is driven.
-func (c *conn) visit(b []byte) bool {
+// parked connection into b, and serves what can be served without waiting. leaves is that
+// its client sends nothing more, of which epoll tells once: a turn that reads a last request
+// asks to be told again. False: the connection is driven.
+func (c *conn) visit(b []byte, leaves bool) bool {
 	c.mu.Lock()
+	c.leaves = c.leaves || leaves
 	switch {
 	case c.place == driven:
 		c.mu.Unlock()
@@ -140,7 +142,7 @@ func (c *conn) visit(b []byte) bool {
 		c.mu.Unlock()
 		return true
 	}
-	c.place, c.async = turning, false
+	c.place, c.async, c.knocked = turning, false, c.leaves
 	c.mu.Unlock()
 	defer c.turned()
 	n, err := listen.Receive(c.fd, b)
@@ -176,8 +178,8 @@ func (c *conn) turned() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p != nil {
-		c.pending = false
+	if p != nil { // nobody else has the request, so that who wrote is this
+		c.pending, c.trying = false, false
 	}
 	if c.buf != nil || c.nc != nil || c.failed != nil || c.gone || c.closing && !c.pending {
 		c.driveLocked()

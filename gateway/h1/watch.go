@@ -130,7 +130,8 @@ func (w *watcher) listen() {
 			if idOf(e) == 0 {
 				return
 			}
-			if c := w.of(e); c != nil && !c.visit(buf) && e.Events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+			leaves := e.Events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
+			if c := w.of(e); c != nil && !c.visit(buf, leaves) && leaves {
 				c.left()
 			}
 		}
