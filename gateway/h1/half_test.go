@@ -1,0 +1,51 @@
+package h1
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"testing"
+)
+
+// closesBehind sends a light request and the end of what it sends as one, so that one event
+// tells of both.
+func closesBehind(t *testing.T, path string) (k *keeper, c *net.TCPConn, r *bufio.Reader) {
+	t.Helper()
+	k = newKeeper()
+	addr, s := startKeeper(t, k)
+	c = dial(t, addr)
+	r = bufio.NewReader(c)
+	ask(t, c, "/light/now")
+	hear(t, r)
+	waitParked(t, s, 1)
+	s.watch[0].mu.Lock() // the watcher finds no connection meanwhile
+	ask(t, c, path)
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	s.watch[0].mu.Unlock()
+	return k, c, r
+}
+
+// A client that sends a request and nothing more is answered, and its connection ends.
+func TestParkedHalfClosed(t *testing.T) {
+	for range 20 {
+		_, _, r := closesBehind(t, "/light/now")
+		if got := hear(t, r); string(got) != "/light/now" {
+			t.Fatalf("answer %q", got)
+		}
+		if _, err := r.ReadByte(); err != io.EOF {
+			t.Fatalf("behind the answer: %v", err)
+		}
+	}
+}
+
+// A client that leaves as soon as it has sent its request ends it.
+func TestParkedLeavesAtOnce(t *testing.T) {
+	for range 20 {
+		k, _, _ := closesBehind(t, "/light/later")
+		h := <-k.begun
+		<-h.ctx.Done()
+		h.answer([]byte("in vain"))
+	}
+}
