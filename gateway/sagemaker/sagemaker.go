@@ -144,16 +144,25 @@ func (s *Server) find(name string) (*model, bool) {
 }
 
 // invoke runs a model that was loaded. The platform names its archive with each call; one
-// that names another was sent wrong, and would be another model's inference.
+// that names another was sent wrong, and would be another model's inference. What is
+// loaded, and as what, is told to nobody who may not run it.
 func (s *Server) invoke(name, target string) *httpapi.Alias {
 	m, ok := s.find(name)
-	if !ok {
-		return httpapi.Refuse(404)
+	if ok && (target == "" || target == m.name) {
+		return m.invoke
 	}
-	if target != "" && target != m.name {
-		return httpapi.Fault(infer.Errorf(infer.InvalidArg, "model '%s' was loaded as '%s', not as '%s'", name, m.name, target))
+	own := &httpapi.Own{Action: infer.ActionInference, Failed: invokeStatus}
+	own.Answer = func(_ context.Context, _ *httpapi.Question, reply *httpapi.Reply) error {
+		if ok {
+			return infer.Errorf(infer.InvalidArg, "model '%s' was loaded as '%s', not as '%s'", name, m.name, target)
+		}
+		reply.Empty(404)
+		return nil
 	}
-	return m.invoke
+	if ok {
+		own.Model = m.name
+	}
+	return own.Alias()
 }
 
 // oneModel is the answer to GET /models/{name}.
