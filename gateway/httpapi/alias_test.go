@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-serve/sluice/gateway/h1"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -91,4 +92,20 @@ func FuzzTypedLength(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestPlatformCallsAreNotLight: a platform's path may look like an inference and stand for
+// anything, also for what waits: AIP_PREDICT_ROUTE is any path, and a header redirects.
+func TestPlatformCallsAreNotLight(t *testing.T) {
+	for name, p := range map[string]*Platform{"protocol": nil, "platform": {Alias: func(*Call) *Alias { return Redirect("/v2/repository/index") }}} {
+		f := &fake{}
+		a, err := NewAPI(APIConfig{Platform: p}, APIDeps{Pipeline: f, Control: f, Bodies: f})
+		if err != nil {
+			t.Fatal(err)
+		}
+		light := (&plain{api: a}).Light(&h1.Request{Method: "POST", Path: "/v2/models/m/infer"})
+		if light != (p == nil) {
+			t.Errorf("%s: light %t", name, light)
+		}
+	}
 }

@@ -47,9 +47,10 @@ func (p *plain) Serve(ctx context.Context, r *h1.Request, a *h1.Answer) (later b
 }
 
 // Light is h1.Lighter's: an inference is started, and its answer comes when it has one.
-// What is compressed may be much more than has come.
+// What is compressed may be much more than has come. What a platform's path stands for is
+// not known by the path alone.
 func (p *plain) Light(r *h1.Request) bool {
-	if r.Method != "POST" || p.api.patient() || !strings.HasSuffix(r.Path, "/infer") || r.Has("Content-Encoding") ||
+	if p.api.platform != nil || r.Method != "POST" || p.api.patient() || !strings.HasSuffix(r.Path, "/infer") || r.Has("Content-Encoding") ||
 		acceptEncoding(r.Get("Accept-Encoding")) != "" || acceptsStream(r.Get("Accept")) != unframed {
 		return false
 	}
