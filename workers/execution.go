@@ -83,9 +83,10 @@ type execution struct {
 	scratch  []byte
 	cut      bool // requests have their inputs
 
-	uses   []use  // regions of clients' memory
-	parts  []part // of inputs in them that are gathered
-	placed bool   // a request has destinations for outputs
+	uses    []use  // regions of clients' memory
+	parts   []part // of inputs in them that are gathered
+	inPlace []part // inputs that are read where they lie
+	placed  bool   // a request has destinations for outputs
 
 	blocks  []*block
 	final   draft // what is sent when Execute has returned

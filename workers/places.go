@@ -95,6 +95,8 @@ func (x *execution) releaseRegions() {
 	x.uses = x.uses[:0]
 	clear(x.parts)
 	x.parts = x.parts[:0]
+	clear(x.inPlace)
+	x.inPlace = x.inPlace[:0]
 }
 
 func inRegion(in *wire.Input) bool {
@@ -132,6 +134,9 @@ func (x *execution) placedInput(i, k int) (data []byte, gather int64, err error)
 			data = p.region.InPlace(p.off, p.n)
 		}
 		if data != nil && isAligned(data, in.Datatype) {
+			if p.region != nil {
+				x.inPlace = append(x.inPlace, *p)
+			}
 			x.parts = x.parts[:first]
 			return data, 0, nil
 		}
@@ -322,12 +327,34 @@ func (x *execution) AllocOutput(name string, n int64) ([]byte, error) {
 			if err := t.fits(name, n); err != nil {
 				return nil, err
 			}
-			if mem := t.region.Room(t.off, n); mem != nil && isAligned(mem, infer.Int64) {
+			if mem := t.region.Room(t.off, n); mem != nil && isAligned(mem, infer.Int64) && x.isApart(name, &t, n) {
 				return mem, nil
 			}
 		}
 	}
 	return x.Alloc(n)
+}
+
+// isApart says of the request of a batch that the first n bytes of an output's target are
+// neither of an input that is read in place nor of another output. Others are written when
+// the model has ended: it has no use for inputs that change while it reads them.
+func (x *execution) isApart(name string, t *target, n int64) bool {
+	for k := range x.inPlace {
+		if p := &x.inPlace[k]; t.region.Overlaps(t.off, n, p.region, p.off, p.n) {
+			return false
+		}
+	}
+	w := x.requests[0].wire
+	for k := range w.Places {
+		slot, off, ok := w.Places[k].Region()
+		if !ok || w.Outputs[k] == name {
+			continue
+		}
+		if r := x.used(0, slot); r != nil && t.region.Overlaps(t.off, n, r, off, w.Places[k].Length) {
+			return false
+		}
+	}
+	return true
 }
 
 // store writes an output to where its request wants it; in says that it does. An error is

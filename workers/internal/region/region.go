@@ -37,6 +37,8 @@ type Region struct {
 	config Config
 
 	file     int    // -1: device memory
+	volume   uint64 // and inode: which file it is
+	inode    uint64
 	mapping  []byte // whole pages; nil: it is not mapped
 	mem      []byte // the range in mapping
 	guard    int    // of mapping
@@ -81,6 +83,7 @@ func (r *Region) check() error {
 	if fs.Type != unix.TMPFS_MAGIC || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return infer.Errorf(infer.InvalidArg, "shared memory region '%s' is no file in memory", c.Name)
 	}
+	r.volume, r.inode = st.Dev, st.Ino
 	if seals, err := unix.FcntlInt(uintptr(r.file), unix.F_GET_SEALS, 0); err == nil {
 		r.fixed, r.frozen = seals&unix.F_SEAL_SHRINK != 0, seals&sealWrite != 0
 	}
@@ -158,6 +161,17 @@ func (r *Region) Room(off, n int64) []byte {
 		return nil
 	}
 	return r.InPlace(off, n)
+}
+
+// Overlaps says whether n bytes at off and m bytes at at in another region, which may be
+// another range of the same file, have bytes in common.
+func (r *Region) Overlaps(off, n int64, other *Region, at, m int64) bool {
+	if r.volume != other.volume || r.inode != other.inode || r.device != other.device {
+		return false
+	}
+	off += r.config.Offset
+	at += other.config.Offset
+	return off < at+m && at < off+n
 }
 
 // Frozen says that nobody can change the memory any more.
