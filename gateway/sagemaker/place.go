@@ -22,14 +22,14 @@ type place struct{ repository, folder string }
 // nothing is loaded by chance where several models could be meant.
 func (c *Config) locate(url string) (place, error) {
 	path := filepath.Clean(url)
-	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(c.Root, "/")+"/")
+	rest, ok := strings.CutPrefix(path, filepath.Clean(c.Root)+"/")
 	parts := strings.Split(rest, "/")
 	if !ok || len(parts) < 2 || len(parts) > 3 || parts[1] != "model" || slices.ContainsFunc(parts, notPlain) {
 		return place{}, c.noPath(url)
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil { // the original's words
-		return place{}, infer.Errorf(infer.InvalidArg, "failed to register '%s', repository not found", path)
+		return place{}, infer.Errorf(infer.InvalidArg, "failed to register '%s', repository not found", clip(path))
 	}
 	root, err := filepath.EvalSymlinks(c.Root)
 	if err != nil || !strings.HasPrefix(real, root+"/") {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -240,12 +241,15 @@ func (s *Server) loading(target string) *httpapi.Alias {
 	return own.Alias()
 }
 
-// loadModel registers the repository that url means and loads its model, called target.
-func (s *Server) loadModel(ctx context.Context, name, target, url string) error {
+// loadModel registers the repository that the URL from means and loads its model, called target.
+func (s *Server) loadModel(ctx context.Context, name, target, from string) error {
 	if name == "" {
 		return infer.Errorf(infer.InvalidArg, "\"model_name\" is missing")
 	}
-	at, err := s.cfg.locate(url)
+	if name == "." || name == ".." || httpapi.Segment(url.PathEscape(name)) != name { // nobody could call or unload it
+		return infer.Errorf(infer.InvalidArg, "model_name '%s' can't stand in a path", clip(name))
+	}
+	at, err := s.cfg.locate(from)
 	if err != nil {
 		return err
 	}

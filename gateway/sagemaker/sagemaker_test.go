@@ -31,6 +31,11 @@ func TestCalls(t *testing.T) {
 		{"POST", "/models", `{"model_name":"two","url":"R/a/model"}`, nil, 409, "model repository 'R/a/model' has already been registered"},
 		{"POST", "/models", `{"model_name":"two","url":"R/b/model"}`, target, 200, ""},
 		{"POST", "/models", `{"url":"R/c/model"}`, nil, 400, "model_name"},
+		{"POST", "/models", `{"model_name":"a/b","url":"R/c/model"}`, nil, 400, "model_name 'a/b' can't stand in a path"},
+		{"POST", "/models", `{"model_name":"..","url":"R/c/model"}`, nil, 400, "model_name '..' can't stand in a path"},
+		{"POST", "/models", `{"model_name":"a\\u0000","url":"R/c/model"}`, nil, 400, "can't stand in a path"},
+		{"POST", "/models", `{"model_name":"with space%","url":"R/c/model"}`, nil, 200, ""},
+		{"DELETE", "/models/with%20space%25", "", nil, 200, ""},
 		{"POST", "/models", `{"model_name":"c"}`, nil, 400, "expected a path of the form R/<hash>/model[/<subdir>]"},
 		{"POST", "/models", ``, nil, 400, "The document is empty"},
 		{"GET", "/models/", "", nil, 200, `{"models":[{"modelName":"one","modelUrl":"R/a/model"},{"modelName":"two","modelUrl":"R/b/model"}]}`},
@@ -78,6 +83,8 @@ func TestFailedLoad(t *testing.T) {
 	}{
 		{infer.Errorf(infer.InvalidArg, "wrong config"), 400},
 		{infer.Errorf(infer.Internal, "instance 0: CUDA out of memory"), 507},
+		{infer.Errorf(infer.InvalidArg, "failed to load 'm': std::bad_alloc: Out of memory"), 507},
+		{infer.Errorf(infer.InvalidArg, "failed to load 'BEDROOM': no version"), 400},
 		{infer.Errorf(infer.Unavailable, "can not create model 'm': memory limit set for GPU 0 has exceeded, model loading is rejected."), 507},
 		{infer.Errorf(infer.AlreadyExists, "it is there"), 409},
 		{infer.Errorf(infer.Unavailable, "the server is shutting down"), 400},
@@ -129,6 +136,8 @@ func TestInvokeStatus(t *testing.T) {
 		want int
 	}{
 		{infer.Errorf(infer.NotFound, "gone"), 400}, {infer.Errorf(infer.Internal, "boom"), 400}, {infer.Errorf(infer.Internal, "std::bad_alloc: OOM"), 507},
+		{infer.Errorf(infer.Internal, "java.lang.OutOfMemoryError"), 507}, {infer.Errorf(infer.Internal, "in ROOM 101"), 400},
+		{infer.Errorf(infer.InvalidArg, "unexpected inference input 'OOM' for model 'm'"), 400},
 		{infer.Refusef(infer.ResourceExhausted, infer.ReasonRate, "slow down"), 429}, {infer.Errorf(infer.PermissionDenied, "no"), 403},
 		{infer.Errorf(infer.Unauthenticated, "who"), 401},
 	} {
@@ -177,7 +186,9 @@ func TestLocate(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(root, "evil/model/net")); err != nil {
 		t.Fatal(err)
 	}
+	long := "R/" + strings.Repeat("x", 1000) + "/model"
 	for _, row := range []struct{ url, repository, folder, fault string }{
+		{long, "", "", "', repository not found"},
 		{"R/one/model", "R/one/model", "net", ""},
 		{"R/one/model/", "R/one/model", "net", ""},
 		{"R//one/./model", "R/one/model", "net", ""},
@@ -206,10 +217,13 @@ func TestLocate(t *testing.T) {
 		{"", "", "", "expected a path of the form"},
 	} {
 		with := func(s string) string { return strings.Replace(s, "R/", root+"/", 1) }
-		c := Config{Root: root}
+		c := Config{Root: root + "/./"} // as somebody may write it
 		got, err := c.locate(with(row.url))
 		if row.fault == "" && (err != nil || got != place{with(row.repository), row.folder}) {
 			t.Errorf("%s: %v, %v", row.url, got, err)
+		}
+		if err != nil && len(err.Error()) > 500 {
+			t.Errorf("%s: a fault of %d bytes", row.url, len(err.Error()))
 		}
 		if row.fault != "" && (err == nil || infer.CodeOf(err) != infer.InvalidArg || !strings.Contains(err.Error(), row.fault)) {
 			t.Errorf("%s: %v, %v, want %s", row.url, got, err, row.fault)
