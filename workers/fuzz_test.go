@@ -29,7 +29,7 @@ func (h *heapTransport) view(_ int, s wire.Segment) ([]byte, error) {
 }
 
 // regionsForFuzz has a region of a page in slot 1, and one that was cut off in slot 2.
-func regionsForFuzz(f *testing.F) *region.Table {
+func regionsForFuzz(f testing.TB) *region.Table {
 	t := region.NewTable()
 	for slot := uint32(1); slot <= 2; slot++ {
 		fd, err := unix.MemfdCreate("client", unix.MFD_CLOEXEC)
@@ -77,7 +77,7 @@ func FuzzBatch(f *testing.F) {
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	regions := regionsForFuzz(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		inst := &instance{worker: &Worker{log: log}, log: log, transport: &heapTransport{queue{limit: 1 << 20}},
+		inst := &instance{worker: &Worker{log: log, config: Config{MaxMessage: 1 << 20}}, log: log, transport: &heapTransport{queue{limit: 1 << 20}},
 			connection: &connection{regions: regions}}
 		defer func() {
 			for _, slot := range []uint32{1, 2} {

@@ -112,10 +112,12 @@ func (x *execution) placedInput(i, k int) (data []byte, gather int64, err error)
 	in := &x.batch.Inputs[i]
 	at := cursor{x: x, in: in, request: -1}
 	first := len(x.parts)
+	var placed int64 // bytes of regions to be copied
 	for j, s := range in.Segments {
 		p := part{input: i}
 		if slot, off, ok := s.Region(); ok {
 			p, err = x.regionPart(&at, slot, off, s.Length)
+			placed += p.n
 		} else if p.data, err = x.inst.transport.view(k+j, s); err == nil {
 			p.n = s.Length
 			err = at.skip(p.data)
@@ -126,6 +128,9 @@ func (x *execution) placedInput(i, k int) (data []byte, gather int64, err error)
 		p.input = i
 		x.parts = append(x.parts, p)
 		gather += p.n
+	}
+	if want, err := infer.ByteSize(in.Datatype, in.Shape); err != nil || in.Datatype != infer.Bytes && want != gather {
+		return nil, 0, infer.Errorf(infer.Internal, "input '%s' of %s %v has %d bytes", in.Name, in.Datatype, in.Shape, gather)
 	}
 	if p := &x.parts[first]; len(in.Segments) == 1 {
 		if p.data != nil && isAligned(p.data, in.Datatype) {
@@ -141,7 +146,19 @@ func (x *execution) placedInput(i, k int) (data []byte, gather int64, err error)
 			return data, 0, nil
 		}
 	}
+	if placed > maxCopied*int64(len(in.Segments)) {
+		return nil, 0, errCopied(in.Name, placed)
+	}
 	return nil, gather, nil
+}
+
+// maxCopied bounds the bytes of a region that are copied for one request's input. Gateways
+// send larger ones otherwise (gateway/repository), but for floats at odd addresses.
+const maxCopied = 16 << 20
+
+func errCopied(input string, n int64) error {
+	return infer.Errorf(infer.InvalidArg, "input '%s' of %d bytes can't be read where it lies, and is too large to be copied: begin it at a multiple of its "+
+		"datatype's size", input, n)
 }
 
 // isFloat says of a datatype that any bytes are a value and none is an index or a length,
@@ -161,6 +178,10 @@ func (x *execution) regionPart(at *cursor, slot uint32, off, n int64) (part, err
 		return part{}, err
 	}
 	p := part{request: i, off: off, n: n}
+	if size := at.in.Datatype.Size(); at.in.Datatype != infer.Bytes && (size == 0 || n%size != 0 || n/size != elements) {
+		return p, infer.Errorf(infer.Internal, "input '%s' of request %d has %d elements of %s, and %d bytes in a shared memory region",
+			at.in.Name, i, elements, at.in.Datatype, n)
+	}
 	p.region = x.use(i, slot)
 	if p.region == nil {
 		x.lose(i, noRegion(slot))
@@ -171,7 +192,14 @@ func (x *execution) regionPart(at *cursor, slot uint32, off, n int64) (part, err
 	if at.in.Datatype != infer.Bytes {
 		return p, nil
 	}
+	if most := x.mostCopied(); p.region != nil && n > most {
+		x.lose(i, errTooMuch(n, most))
+		p.region = nil
+	}
 	// Lengths are looked at more than once: they must not change, and they must fit.
+	if n > maxCopied {
+		return p, errCopied(at.in.Name, n)
+	}
 	if p.region != nil {
 		p.data = make([]byte, n)
 		if err := x.stringsOf(&p, at.in.Name, elements); err != nil {
@@ -187,6 +215,14 @@ func (x *execution) regionPart(at *cursor, slot uint32, off, n int64) (part, err
 	}
 	p.region, p.n = nil, int64(len(p.data))
 	return p, nil
+}
+
+// mostCopied bounds the bytes of a batch that are copied out of regions: a client's file
+// may have any size and cost nothing.
+func (x *execution) mostCopied() int64 { return int64(x.inst.worker.config.MaxMessage) }
+
+func errTooMuch(n, most int64) error {
+	return infer.Errorf(infer.ResourceExhausted, "inputs in shared memory regions that have to be copied have %d bytes, the most is %d", n, most)
 }
 
 // stringsOf copies BYTES out of their region and counts them.
