@@ -8,9 +8,10 @@ import (
 // Places says that a request may name its tensors in clients' memory to the model's
 // instances. Where it is false they are read before the queue and written behind it:
 // ensembles, sequences and ragged batches look at tensors themselves, and instances on
-// other hosts, or on another device than the memory, can't reach them.
+// other hosts, or on another device than the memory, can't reach them. So are inputs that a
+// worker would copy, if they are large: they then come out of memory that is bounded.
 func (m *Model) Places(req *infer.Request) bool {
-	if !m.places {
+	if !m.places || m.copied(req) > maxCopied {
 		return false
 	}
 	where, ok := m.loaded.(interface{ Reaches(slot uint32) bool })
@@ -28,6 +29,28 @@ func (m *Model) Places(req *infer.Request) bool {
 		}
 	}
 	return true
+}
+
+// maxCopied bounds the bytes in clients' memory that an instance copies for one request. A
+// file with a hole is as large as its owner says and costs nothing before.
+const maxCopied = 16 << 20
+
+// copied is how many bytes of a request's inputs are not read where they lie: indices and
+// lengths, and all where requests are gathered.
+func (m *Model) copied(req *infer.Request) (n int64) {
+	for i := range req.Inputs {
+		t := &req.Inputs[i]
+		switch {
+		case t.Place.IsZero():
+		case t.Datatype == infer.FP32, t.Datatype == infer.FP16, t.Datatype == infer.BF16, t.Datatype == infer.FP64:
+			if m.Config.GetDynamicBatching() != nil {
+				n += t.Place.Size
+			}
+		default:
+			n += t.Place.Size
+		}
+	}
+	return n
 }
 
 func (m *Model) findPlaces() {
