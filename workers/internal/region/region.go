@@ -84,14 +84,17 @@ func (r *Region) check() error {
 		return infer.Errorf(infer.InvalidArg, "shared memory region '%s' is no file in memory", c.Name)
 	}
 	r.volume, r.inode = st.Dev, st.Ino
+	sealed := false
 	if seals, err := unix.FcntlInt(uintptr(r.file), unix.F_GET_SEALS, 0); err == nil {
-		r.fixed, r.frozen = seals&unix.F_SEAL_SHRINK != 0, seals&sealWrite != 0
+		r.fixed = seals&unix.F_SEAL_SHRINK != 0
+		r.frozen = r.fixed && seals&sealWrite != 0 // what is cut off turns to zeros
+		sealed = seals&sealWrite != 0
 	}
 	flags, err := unix.FcntlInt(uintptr(r.file), unix.F_GETFL, 0)
 	if err != nil {
 		return infer.Errorf(infer.InvalidArg, "shared memory region '%s': %w", c.Name, err)
 	}
-	r.writable = flags&unix.O_ACCMODE == unix.O_RDWR && !r.frozen
+	r.writable = flags&unix.O_ACCMODE == unix.O_RDWR && !sealed
 	if st.Size-c.Offset >= c.Size {
 		return nil
 	}

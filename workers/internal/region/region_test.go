@@ -304,6 +304,24 @@ func TestSeals(t *testing.T) {
 			t.Errorf("written: %v", err)
 		}
 	})
+	t.Run("write, not shrink", func(t *testing.T) {
+		fd, err := unix.MemfdCreate("client", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		if err := unix.Ftruncate(fd, page); err != nil {
+			t.Fatal(err)
+		}
+		seal(t, fd, unix.F_SEAL_WRITE)
+		_, r := opened(t, Config{Slot: 1, Name: "r", Size: page}, fd)
+		if r.Frozen() {
+			t.Error("who cuts it off changes its bytes to zeros, and it is said to be frozen")
+		}
+		if err := r.Write(0, []byte("x")); infer.CodeOf(err) != infer.InvalidArg {
+			t.Errorf("written: %v", err)
+		}
+	})
 	t.Run("future write", func(t *testing.T) {
 		fd, _ := memory(t, page)
 		seal(t, fd, 0x10)
