@@ -47,6 +47,15 @@ func TestVertexEnvironment(t *testing.T) {
 	}
 }
 
+// TestCheckReadsThePlatforms: what serves also passes the check, in the same environment.
+func TestCheckReadsThePlatforms(t *testing.T) {
+	env := environment(map[string]string{"AIP_MODE": "PREDICTION", "AIP_PREDICT_ROUTE": "/p", "AIP_HEALTH_ROUTE": "/h", "AIP_HTTP_PORT": "7080"})
+	s, err := ParseCheck([]string{"--allow-vertex-ai=true", "/m"}, env)
+	if err != nil || s.Config.Vertex.Predict != "/p" || s.Config.Vertex.Port != 7080 {
+		t.Errorf("%v, %+v", err, s.Config.Vertex)
+	}
+}
+
 func TestPlatformFaults(t *testing.T) {
 	for _, row := range []struct {
 		arg, want string

@@ -68,6 +68,9 @@ func Usage(w io.Writer) error {
 // serve, of which those of the repository, the workers and the backends matter.
 func ParseCheck(args []string, env func(string) (string, bool)) (*Serve, error) {
 	s := newServe()
+	if err := s.platformEnvironment(env); err != nil {
+		return s, err
+	}
 	rest, err := s.table().parse(args, env)
 	s.Config.Repository.Paths = append(s.Config.Repository.Paths, rest...)
 	s.Help = s.Help || err == nil && len(s.Config.Repository.Paths) == 0
