@@ -10,7 +10,7 @@
 // SETTINGS frame has, so that they are acknowledged together, as the client expects.
 //
 // A request that a server need not upgrade (RFC 7540, 3.2: it may ignore the field), one
-// whose body is chunked or above MaxBody, and whatever is not plain HTTP/1.1, comes back
+// whose body is chunked or above MaxBody, one that a proxy has sent on, and whatever is not plain HTTP/1.1, comes back
 // as it was sent.
 //
 // Nothing here has a goroutine; deadlines are the caller's to set.

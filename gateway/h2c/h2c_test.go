@@ -38,8 +38,8 @@ func ask(lines ...string) string {
 // patience is how long a server waits for what comes.
 const patience = 20 * time.Second
 
-// talk lets Accept read what client sends, in pieces of so many bytes, for so long, and
-// gives the opening with what the client was told.
+// talk lets Accept read what client sends, in pieces of so many bytes, and for so long when
+// it has read all of it, and gives the opening with what the client was told.
 func talk(t *testing.T, pieces int, sent string, wait time.Duration) (Opening, string, error) {
 	t.Helper()
 	client, server := net.Pipe()
@@ -55,8 +55,9 @@ func talk(t *testing.T, pieces int, sent string, wait time.Duration) (Opening, s
 				return
 			}
 		}
+		_ = server.SetDeadline(time.Now().Add(wait)) // fails where Accept has returned
 	}()
-	if err := server.SetDeadline(time.Now().Add(wait)); err != nil {
+	if err := server.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	o, err := Accept(server, nil, 4<<10)
@@ -94,6 +95,12 @@ func TestAccept(t *testing.T) {
 		{"a body above the bound", ask("Content-Length: 65536"), Unchanged, ""},
 		{"two lengths", ask("Content-Length: 3")[:len(ask("Content-Length: 3"))-2] + "Content-Length: 3\r\n\r\n", Unchanged, ""},
 		{"another expectation", ask("Expect: x"), Unchanged, ""},
+		{"by a proxy, for somebody", ask("x-forwarded-FOR: 192.0.2.1"), Unchanged, ""},
+		{"by a proxy, with a certificate", ask("X-Forwarded-Client-Cert: By=x"), Unchanged, ""},
+		{"by a proxy that says so", ask("Via: 1.1 p"), Unchanged, ""},
+		{"forwarded", ask("Forwarded: for=192.0.2.1"), Unchanged, ""},
+		{"by nginx", ask("X-Real-IP: 192.0.2.1"), Unchanged, ""},
+		{"by Envoy", ask("x-envoy-expected-rq-timeout-ms: 15000"), Unchanged, ""},
 		{"a control character", ask("X: a\x01b"), Unchanged, ""},
 		{"a line without CR", "GET / HTTP/1.1\r\nHost: h\n", Unchanged, ""},
 		{"a line without a name", "GET / HTTP/1.1\r\nUpgrade\r\n", Unchanged, ""},
@@ -197,7 +204,7 @@ func TestLongHead(t *testing.T) {
 // TestSlowClient sees that a client which stops does not hold the server.
 func TestSlowClient(t *testing.T) {
 	for _, sent := range []string{"GET / HT", ask()[:60], ask("Content-Length: 3") + "ab", ask(), ask() + Preface, ask() + Preface + clientSettings[:12]} {
-		o, _, err := talk(t, 1<<20, sent, 300*time.Millisecond)
+		o, _, err := talk(t, 1<<20, sent, 0)
 		var ne net.Error
 		if !errors.As(err, &ne) || !ne.Timeout() {
 			t.Errorf("%q: got %v", sent, err)
@@ -205,6 +212,24 @@ func TestSlowClient(t *testing.T) {
 		if o.Outcome == Unchanged && string(o.Bytes) != sent {
 			t.Errorf("%q: gave %q", sent, o.Bytes)
 		}
+	}
+}
+
+// TestCloseWrite sees that a connection which can't close one direction stays open: what
+// is closed with bytes that were not read is reset, and the answer lost.
+func TestCloseWrite(t *testing.T) {
+	client, server := net.Pipe()
+	defer client.Close()
+	defer server.Close()
+	c := &conn{Conn: struct{ net.Conn }{server}}
+	if err := c.CloseWrite(); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("got %v", err)
+	}
+	if err := server.SetDeadline(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.Read(make([]byte, 1)); errors.Is(err, io.ErrClosedPipe) {
+		t.Error("it was closed")
 	}
 }
 

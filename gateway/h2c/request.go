@@ -135,8 +135,20 @@ func (p *fields) add(name, value string) bool {
 		}
 	default:
 		p.request.fields = append(p.request.fields, field{name, value})
+		return !proxied(name)
 	}
 	return true
+}
+
+// proxied says that a field is one which proxies add. One that passes an upgrade on would
+// carry the client's further requests unseen: past its rules, and as its own, since what it
+// says of its client stands in the first one alone.
+func proxied(name string) bool {
+	switch name {
+	case "forwarded", "via", "x-real-ip":
+		return true
+	}
+	return strings.HasPrefix(name, "x-forwarded-") || strings.HasPrefix(name, "x-envoy-")
 }
 
 // number reads a body's length; false: it is none, or too large.
