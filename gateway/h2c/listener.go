@@ -2,6 +2,7 @@ package h2c
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -75,12 +76,13 @@ func (c *conn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// CloseWrite closes the direction to the client, where the connection can.
+// CloseWrite closes the direction to the client; errors.ErrUnsupported: the connection
+// can't, and stays as it is.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
-	return c.Conn.Close()
+	return errors.ErrUnsupported
 }
 
 // credit takes the bytes of an upgraded request's body off the first window update for
