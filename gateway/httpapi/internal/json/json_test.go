@@ -347,3 +347,24 @@ func BenchmarkAppendFloats512(b *testing.B) {
 		}
 	})
 }
+
+// An array that ends with the document at its bracket is no deeper for it.
+func TestTensorCutShort(t *testing.T) {
+	for _, c := range []struct{ doc, want string }{{"[", "Invalid value. at 1"}, {"[1,[", "Invalid value. at 4"}, {"[ ", "Invalid value. at 2"}} {
+		var s Scanner
+		s.Reset([]byte(c.doc))
+		if _, _, err := s.AppendTensor(nil, infer.Int32, 9); err == nil || err.Error() != c.want {
+			t.Errorf("%q: got %v, want %s", c.doc, err, c.want)
+		}
+	}
+}
+
+// A fault quotes no more of a number than a reader of it needs.
+func TestLongNumberIsCut(t *testing.T) {
+	var s Scanner
+	s.Reset([]byte("[1." + strings.Repeat("0", 1<<20) + "e39]"))
+	_, _, err := s.AppendTensor(nil, infer.FP32, 9)
+	if err == nil || len(err.Error()) > 200 || !strings.HasSuffix(err.Error(), "... is out of range for FP32") {
+		t.Errorf("got %.200v", err)
+	}
+}

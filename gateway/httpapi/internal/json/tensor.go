@@ -71,7 +71,7 @@ func (s *Scanner) elements(dst []byte, d infer.Datatype, limit int64) ([]byte, i
 			}
 			continue
 		}
-		if s.data[min(s.pos, len(s.data)-1)] == '[' {
+		if s.at(s.pos) == '[' {
 			if err := s.Open(); err != nil {
 				return dst, n, err
 			}
@@ -209,7 +209,13 @@ func (s *Scanner) notInteger(n number, text string) error {
 // OutOfRange starts the text of a number that its datatype can't hold.
 const OutOfRange = "value "
 
+// maxQuoted is how much of a number is quoted: its text may be as long as its document.
+const maxQuoted = 40
+
 func (s *Scanner) outOfRange(n number, d infer.Datatype) error {
-	text := s.data[n.start:n.end]
-	return &Error{Text: OutOfRange + string(text) + " is out of range for " + d.String()}
+	text := string(s.data[n.start:min(n.end, n.start+maxQuoted)])
+	if n.end-n.start > maxQuoted {
+		text += "..."
+	}
+	return &Error{Text: OutOfRange + text + " is out of range for " + d.String()}
 }
