@@ -36,10 +36,41 @@ func (c *Config) locate(url string) (place, error) {
 		return place{}, c.noPath(url)
 	}
 	if info, err := os.Stat(filepath.Join(path, "config.pbtxt")); err == nil && info.Mode().IsRegular() {
-		return place{filepath.Dir(path), filepath.Base(path)}, nil
+		return place{filepath.Dir(path), filepath.Base(path)}, contained(root, path, modelDepth)
 	}
 	folder, err := only(path)
+	if err == nil {
+		err = contained(root, path, 1+modelDepth)
+	}
 	return place{path, folder}, err
+}
+
+// modelDepth is how deep a model's folder is looked through for links: configs, labels and
+// versions, and the models in versions' folders. What lies deeper is a backend's.
+const modelDepth = 2
+
+// contained says that links in a folder lead nowhere out of the root: else a config that
+// is a link would be read, and told of in errors, wherever it is.
+func contained(root, dir string, depth int) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return infer.Errorf(infer.InvalidArg, "failed to register '%s', repository not found", clip(dir))
+	}
+	for _, e := range entries {
+		at := filepath.Join(dir, e.Name())
+		switch {
+		case e.IsDir() && depth > 1:
+			err = contained(root, at, depth-1)
+		case e.Type()&os.ModeSymlink != 0:
+			if real, fault := filepath.EvalSymlinks(at); fault != nil || !strings.HasPrefix(real, root+"/") {
+				err = infer.Errorf(infer.InvalidArg, "'%s' is a link that leads nowhere in %s", clip(at), root)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *Config) noPath(url string) error {
@@ -61,7 +92,7 @@ func notPlain(part string) bool {
 func only(repository string) (string, error) {
 	entries, err := os.ReadDir(repository)
 	if err != nil {
-		return "", infer.Errorf(infer.InvalidArg, "failed to register '%s', repository not found", repository)
+		return "", infer.Errorf(infer.InvalidArg, "failed to register '%s', repository not found", clip(repository))
 	}
 	var folders []string
 	for _, e := range entries {

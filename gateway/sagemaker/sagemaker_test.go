@@ -2,6 +2,7 @@ package sagemaker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -227,6 +228,47 @@ func TestLocate(t *testing.T) {
 		}
 		if row.fault != "" && (err == nil || infer.CodeOf(err) != infer.InvalidArg || !strings.Contains(err.Error(), row.fault)) {
 			t.Errorf("%s: %v, %v, want %s", row.url, got, err, row.fault)
+		}
+	}
+}
+
+// TestLinksStayInside: what a model's folder shows through links lies under the root too.
+func TestLinksStayInside(t *testing.T) {
+	outside := t.TempDir()
+	for _, row := range []struct {
+		link, to string
+		fault    bool
+	}{
+		{"h/model/net/config.pbtxt", "/etc/passwd", true},
+		{"h/model/config.pbtxt", "/etc/passwd", true},
+		{"h/model/net/1", outside, true},
+		{"h/model/net/1/model.onnx", "/etc/passwd", true},
+		{"h/model/net/configs/x.pbtxt", "../../../../../../etc/passwd", true},
+		{"h/model/step/1", outside, true}, // of an ensemble, maybe
+		{"h/model/net/1/model.onnx", "../model.onnx", false},
+		{"h/model/net/labels.txt", "../../../shared/labels.txt", false},
+		{"h/model/net/1/env/bin/python", "/bin/sh", false}, // a backend's
+	} {
+		root := filepath.Join(t.TempDir(), "opt")
+		for _, file := range []string{"h/model/net/model.onnx", "shared/labels.txt"} {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(root, file)), 0o755), os.WriteFile(filepath.Join(root, file), nil, 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		at := filepath.Join(root, row.link)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.Symlink(row.to, at)); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(row.link, "step") {
+			text := `platform: "ensemble" ensemble_scheduling { step [ { model_name: "step" } ] }`
+			if err := os.WriteFile(filepath.Join(root, "h/model/net/config.pbtxt"), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := Config{Root: root}
+		_, err := c.locate(root + "/h/model")
+		if (err != nil) != row.fault || row.fault && (infer.CodeOf(err) != infer.InvalidArg || !strings.Contains(err.Error(), "is a link that leads nowhere in "+root)) {
+			t.Errorf("%s to %s: %v", row.link, row.to, err)
 		}
 	}
 }
