@@ -126,7 +126,7 @@ func TestOldClients(t *testing.T) {
 // TestMaxConnectionAge sees both GOAWAYs, the call in flight answered behind them, and
 // the connection's end.
 func TestMaxConnectionAge(t *testing.T) {
-	f := start(t, func(c *Config) { c.MaxConnectionAge = 50 * time.Millisecond })
+	f := start(t, func(c *Config) { c.MaxConnectionAge = 500 * time.Millisecond }) // in which a busy machine begins a call
 	c := hello(t, f)
 	c.headers(1, false, request()...)
 	var last []uint32
