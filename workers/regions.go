@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -67,13 +68,21 @@ func (c *connection) openDeviceRegion(config region.Config, r *worker.OpenRegion
 func (s *service) CloseRegion(ctx context.Context, r *worker.CloseRegionRequest) (*worker.CloseRegionResponse, error) {
 	c, err := connectionOf(ctx)
 	if err == nil {
-		err = c.regions.Close(ctx, r.GetSlot())
+		err = errors.Join(c.dropFiles(r.GetToken()), c.regions.Close(ctx, r.GetSlot()))
 	}
 	if err != nil {
 		return nil, statusOf(err)
 	}
 	s.worker.log.Debug("closed a shared memory region", "slot", r.GetSlot())
 	return &worker.CloseRegionResponse{}, nil
+}
+
+// dropFiles closes the descriptors up to a number whose calls were given up.
+func (c *connection) dropFiles(token uint64) error {
+	if token == 0 || c.lane == nil || c.lane.Pass == nil {
+		return nil
+	}
+	return c.files.Drop(int(c.lane.Pass.Fd()), token)
 }
 
 // ReadRegion fits worker.WorkerServer.

@@ -1510,6 +1510,7 @@ func (*OpenRegionResponse) Descriptor() ([]byte, []int) {
 type CloseRegionRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Slot          uint32                 `protobuf:"varint,1,opt,name=slot,proto3" json:"slot,omitempty"`
+	Token         uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"` // descriptors up to this number that no call took are closed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1547,6 +1548,13 @@ func (*CloseRegionRequest) Descriptor() ([]byte, []int) {
 func (x *CloseRegionRequest) GetSlot() uint32 {
 	if x != nil {
 		return x.Slot
+	}
+	return 0
+}
+
+func (x *CloseRegionRequest) GetToken() uint64 {
+	if x != nil {
+		return x.Token
 	}
 	return 0
 }
@@ -1910,9 +1918,10 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"cudaHandle\x12\x1b\n" +
 	"\tdevice_id\x18\a \x01(\x05R\bdeviceId\x12\x14\n" +
 	"\x05again\x18\b \x01(\bR\x05again\"\x14\n" +
-	"\x12OpenRegionResponse\"(\n" +
+	"\x12OpenRegionResponse\">\n" +
 	"\x12CloseRegionRequest\x12\x12\n" +
-	"\x04slot\x18\x01 \x01(\rR\x04slot\"\x15\n" +
+	"\x04slot\x18\x01 \x01(\rR\x04slot\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\x04R\x05token\"\x15\n" +
 	"\x13CloseRegionResponse\"\\\n" +
 	"\x11ReadRegionRequest\x12\x12\n" +
 	"\x04slot\x18\x01 \x01(\rR\x04slot\x12\x16\n" +

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-serve/sluice/infer"
 	workerpb "github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/shm"
@@ -117,6 +119,13 @@ func (s *regionSet) send(f *os.File) (uint64, error) {
 		return 0, errControl
 	}
 	return s.token, err
+}
+
+// last is the number of the descriptor that was passed last, 0 for none.
+func (s *regionSet) last() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.token
 }
 
 func (s *regionSet) close() error {
@@ -318,7 +327,13 @@ func (s *session) callOpen(ctx context.Context, o *openRegion, again bool) error
 		m.CudaHandle, m.DeviceId = o.CUDA.Raw[:], int32(o.CUDA.Device)
 	} else {
 		var err error
-		if m.Token, err = s.regions.send(o.File); err != nil {
+		if m.Token, err = s.regions.send(o.File); errors.Is(err, unix.EAGAIN) {
+			// Full of descriptors whose calls were given up: closing drops them.
+			if err = s.callClose(ctx, o.Slot); err == nil {
+				m.Token, err = s.regions.send(o.File)
+			}
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -349,7 +364,7 @@ func (s *session) closeRegion(ctx context.Context, o *openRegion) error {
 }
 
 func (s *session) callClose(ctx context.Context, slot uint32) error {
-	_, err := s.client.CloseRegion(ctx, &workerpb.CloseRegionRequest{Slot: slot})
+	_, err := s.client.CloseRegion(ctx, &workerpb.CloseRegionRequest{Slot: slot, Token: s.regions.last()})
 	if err == nil || status.Code(err) == codes.NotFound {
 		return nil
 	}

@@ -42,6 +42,28 @@ type Taker struct {
 func (t *Taker) Take(pass int, token uint64) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	fd, err := t.takeLocked(pass, token)
+	if err == nil && fd < 0 {
+		err = errNone
+	}
+	return fd, err
+}
+
+// Drop closes the descriptors up to a number that nobody took: their calls were given up.
+func (t *Taker) Drop(pass int, token uint64) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fd, err := t.takeLocked(pass, token)
+	if err != nil || fd < 0 {
+		return err
+	}
+	return CloseDescriptors(fd)
+}
+
+var errNone = errors.New("shm: no such descriptor was passed")
+
+// takeLocked closes the descriptors before a number and returns the one under it, or -1.
+func (t *Taker) takeLocked(pass int, token uint64) (int, error) {
 	for n, fd := range t.ahead {
 		if n > token {
 			continue
@@ -50,13 +72,15 @@ func (t *Taker) Take(pass int, token uint64) (int, error) {
 		if n == token {
 			return fd, nil
 		}
-		if err := unix.Close(fd); err != nil {
-			return -1, fmt.Errorf("shm: close: %w", err)
+		if err := CloseDescriptors(fd); err != nil {
+			return -1, err
 		}
 	}
 	for {
 		fd, got, err := takeNext(pass)
 		switch {
+		case errors.Is(err, errNone):
+			return -1, nil
 		case err != nil:
 			return -1, err
 		case got == token:
@@ -68,8 +92,8 @@ func (t *Taker) Take(pass int, token uint64) (int, error) {
 			t.ahead[got] = fd
 			continue
 		}
-		if err := unix.Close(fd); err != nil {
-			return -1, fmt.Errorf("shm: close: %w", err)
+		if err := CloseDescriptors(fd); err != nil {
+			return -1, err
 		}
 	}
 }
@@ -94,7 +118,7 @@ func takeNext(pass int) (fd int, token uint64, err error) {
 	case errors.Is(err, unix.EINTR):
 		return takeNext(pass)
 	case errors.Is(err, unix.EAGAIN), err == nil && n == 0 && ctl == 0:
-		return -1, 0, errors.New("shm: no such descriptor was passed")
+		return -1, 0, errNone
 	case err != nil:
 		return -1, 0, fmt.Errorf("shm: take a descriptor: %w", err)
 	}
