@@ -11,7 +11,7 @@ func (g *Gateway) openRegions() error {
 	if g.cfg.Auth.ClientMemory == auth.ClientMemoryNone {
 		return nil
 	}
-	r, err := regions.New(g.cfg.Regions, regions.Deps{Workers: g.workers, Log: g.logger, Local: auth.Local})
+	r, err := regions.New(g.cfg.Regions, regions.Deps{Workers: g.workers, Log: g.logger, Local: g.auth.Local})
 	switch {
 	case err != nil && g.cfg.Auth.ClientMemory == auth.ClientMemoryAll:
 		return err

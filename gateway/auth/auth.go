@@ -215,7 +215,7 @@ func (a *Auth) open(env *infer.Envelope, asked bool) error {
 			}
 		}
 	}
-	if env.Action == infer.ActionSharedMemory && !st.memory.allows(env) {
+	if env.Action == infer.ActionSharedMemory && !a.allowsMemory(asking{st.identity, epoch, asked}, st.memory, env) {
 		return errNoClientMemory
 	}
 	if st.policy != nil {

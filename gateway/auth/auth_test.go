@@ -326,6 +326,43 @@ func TestClientMemory(t *testing.T) {
 	}
 }
 
+// Whoever is trusted to speak for others speaks for others: its word on shared memory would
+// be that of callers who are elsewhere, whichever headers it leaves out.
+func TestClientMemoryOfProxies(t *testing.T) {
+	dir := files(t, map[string]string{"id": "proxies: {trusted: [127.0.0.1, \"cn:envoy\"]}\n", "unix": "proxies: {trusted: unix}\n"})
+	for _, row := range []struct {
+		name, file string
+		unix       bool
+		remote     netip.AddrPort
+		cert       *x509.Certificate
+		ok         bool
+	}{
+		{"a trusted address", "id", false, loopback, nil, false},
+		{"a trusted socket", "unix", true, netip.AddrPort{}, nil, false},
+		{"a trusted certificate", "id", true, netip.AddrPort{}, &x509.Certificate{Subject: pkix.Name{CommonName: "envoy"}}, false},
+		{"another certificate", "id", true, netip.AddrPort{}, &x509.Certificate{Subject: pkix.Name{CommonName: "client"}}, true},
+		{"another socket", "id", true, netip.AddrPort{}, nil, true},
+		{"another address", "unix", false, loopback, nil, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			for _, c := range []struct {
+				memory ClientMemory
+				ok     bool
+			}{{ClientMemoryLocal, row.ok}, {ClientMemoryAll, true}} {
+				env := call(row.remote)
+				env.Action, env.Unix, env.Certificate = infer.ActionSharedMemory, row.unix, row.cert
+				a := newAuth(t, Config{Identity: filepath.Join(dir, row.file), ClientMemory: c.memory})
+				if err := a.Open(t.Context(), env); (err == nil) != c.ok {
+					t.Errorf("%d: got %v, want ok %t", c.memory, err, c.ok)
+				}
+				if got := a.Local(env); got != row.ok {
+					t.Errorf("local: got %t, want %t", got, row.ok)
+				}
+			}
+		})
+	}
+}
+
 func TestRestricted(t *testing.T) {
 	dir := files(t, map[string]string{"value": "from-a-file\n"})
 	var all []Restriction

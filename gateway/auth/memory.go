@@ -16,8 +16,24 @@ const (
 	ClientMemoryAll
 )
 
-func (m ClientMemory) allows(env *infer.Envelope) bool {
-	return m == ClientMemoryAll || m == ClientMemoryLocal && local(env)
+func (a *Auth) allowsMemory(id asking, m ClientMemory, env *infer.Envelope) bool {
+	return m == ClientMemoryAll || m == ClientMemoryLocal && local(env) && !a.isProxy(id, env)
+}
+
+// isProxy says that a call comes from one whom the identity file trusts to speak for
+// others, who need not be on this host, whether or not a header tells.
+func (a *Auth) isProxy(id asking, env *infer.Envelope) bool {
+	if !id.on {
+		return false
+	}
+	if !id.byProxy && id.trusted.near(env) {
+		return true
+	}
+	if env.Certificate == nil || id.trusted.names == nil {
+		return false
+	}
+	holder, err := a.holder(id, env.Certificate)
+	return err != nil || holder.proxy // one that has expired is nobody's
 }
 
 // errNoClientMemory has the words of the original's 2.73.
@@ -26,4 +42,7 @@ var errNoClientMemory = infer.Errorf(infer.Unsupported,
 
 // Local says that a call was made on this host, by nobody on behalf of another. Its
 // Header must be valid.
-func Local(env *infer.Envelope) bool { return local(env) }
+func (a *Auth) Local(env *infer.Envelope) bool {
+	epoch := a.epoch.Load()
+	return local(env) && !a.isProxy(asking{identity: a.state.Load().identity, epoch: epoch}, env)
+}
