@@ -16,12 +16,14 @@
 
 #define MOST (1 << 17)
 
-enum { FREE, TAKEN, GOOD, BAD };
+// What an entry is, in the lowest bits of its state. Those above count how often it was
+// given up: who reads base and size between two looks at one state has a pair.
+enum { FREE, TAKEN, GOOD, BAD, KIND = 3, REUSED = 4 };
 
 static struct {
   _Atomic uintptr_t base;
   _Atomic uintptr_t size;
-  _Atomic int state;
+  _Atomic unsigned state;
 } guards[MOST];
 
 static _Atomic int top; // no entry from here on was ever used
@@ -34,20 +36,27 @@ static int failed;
 static int survive(uintptr_t at) {
   int n = atomic_load(&top);
   for (int i = 0; i < n; i++) {
-    if (atomic_load(&guards[i].state) < GOOD) {
+    unsigned state = atomic_load(&guards[i].state);
+    if ((state & KIND) < GOOD) {
       continue;
     }
     uintptr_t base = atomic_load(&guards[i].base), size = atomic_load(&guards[i].size);
     if (at < base || at - base >= size) {
       continue;
     }
+    // The entry of the mapping that is touched stays. Another's that is given away right
+    // now may have its old size beside its new base.
+    if ((atomic_load(&guards[i].state) | KIND) != (state | KIND)) {
+      continue;
+    }
+    // Before there is memory: who reads its zeros finds the region bad afterwards.
+    atomic_store(&guards[i].state, (state & ~(unsigned)KIND) | BAD);
     uintptr_t page = at & ~(uintptr_t)4095;
     void *p = mmap((void *)page, base + size - page, PROT_READ | PROT_WRITE,
                    MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) {
       return 0;
     }
-    atomic_store(&guards[i].state, BAD);
     return 1;
   }
   return 0;
@@ -94,13 +103,13 @@ int sl_guard_install(void) {
 
 int sl_guard_add(void *base, size_t size) {
   for (int i = 0; i < MOST; i++) {
-    int expected = FREE;
-    if (!atomic_compare_exchange_strong(&guards[i].state, &expected, TAKEN)) {
+    unsigned state = atomic_load(&guards[i].state);
+    if ((state & KIND) != FREE || !atomic_compare_exchange_strong(&guards[i].state, &state, state | TAKEN)) {
       continue;
     }
     atomic_store(&guards[i].base, (uintptr_t)base);
     atomic_store(&guards[i].size, (size + 4095) & ~(size_t)4095);
-    atomic_store(&guards[i].state, GOOD);
+    atomic_store(&guards[i].state, state | GOOD);
     int n = atomic_load(&top);
     while (n < i + 1 && !atomic_compare_exchange_weak(&top, &n, i + 1)) {
     }
@@ -109,6 +118,8 @@ int sl_guard_add(void *base, size_t size) {
   return -1;
 }
 
-int sl_guard_bad(int index) { return atomic_load(&guards[index].state) == BAD; }
+int sl_guard_bad(int index) { return (atomic_load(&guards[index].state) & KIND) == BAD; }
 
-void sl_guard_remove(int index) { atomic_store(&guards[index].state, FREE); }
+void sl_guard_remove(int index) {
+  atomic_store(&guards[index].state, (atomic_load(&guards[index].state) & ~(unsigned)KIND) + REUSED);
+}

@@ -247,7 +247,7 @@ func (r *Region) shrunk() bool {
 // more; nil while it is. It costs a system call where the memory isn't sealed.
 func (r *Region) Err() error {
 	if r.small.Load() || r.guard >= 0 && guardBad(r.guard) || r.shrunk() {
-		return infer.Errorf(infer.InvalidArg, "shared memory region '%s' was truncated after it was registered; it has to be unregistered", r.config.Name)
+		return infer.Errorf(infer.InvalidArg, "shared memory region '%s' was truncated after it was registered, or its file system is full; it has to be unregistered", r.config.Name)
 	}
 	return nil
 }
