@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/sluice-serve/sluice/gateway/httpapi"
 	"github.com/sluice-serve/sluice/infer"
@@ -298,7 +299,13 @@ func (s *Server) forget(name string) {
 	delete(s.loaded, name)
 }
 
-// unloading is DELETE /models/{name}. It answers when the model's memory is free.
+// unloadTimeout bounds how long an unload waits for the requests that hold the model. The
+// platform waits six minutes.
+// Source: UNLOAD_TIMEOUT_SECS_ of the original.
+const unloadTimeout = 350 * time.Second
+
+// unloading is DELETE /models/{name}. It answers when the model's memory is free, or after
+// unloadTimeout; nobody gets the model any more then either, and its memory goes later.
 func (s *Server) unloading(name string) *httpapi.Alias {
 	own := &httpapi.Own{Action: infer.ActionModelRepository, Change: true, Model: name, Failed: loadStatus}
 	if m, ok := s.find(name); ok {
@@ -310,7 +317,8 @@ func (s *Server) unloading(name string) *httpapi.Alias {
 			reply.Empty(404)
 			return nil
 		}
-		ctx = context.WithoutCancel(ctx)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unloadTimeout)
+		defer cancel()
 		s.log.Info("Unloading SageMaker TargetModel: " + m.name)
 		err := errors.Join(s.models.Unload(ctx, m.name, true), s.models.Unregister(ctx, m.url))
 		s.forget(name)

@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/sluice-serve/sluice/gateway/httpapi"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -230,6 +234,40 @@ func TestLocate(t *testing.T) {
 			t.Errorf("%s: %v, %v, want %s", row.url, got, err, row.fault)
 		}
 	}
+}
+
+// held is a repository whose models are never let go of.
+type held struct{ *fakeModels }
+
+func (h held) Unregister(ctx context.Context, path string) error {
+	if err := h.fakeModels.Unregister(ctx, path); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return infer.Errorf(infer.Cancelled, "it is still held")
+}
+
+// TestUnloadEnds: a request that never ends does not keep the unload of its model for ever.
+func TestUnloadEnds(t *testing.T) {
+	root := lay(t)
+	synctest.Test(t, func(t *testing.T) {
+		models := &fakeModels{repos: map[string]string{}, loaded: map[string]bool{}}
+		s := New(Config{Call: "infer", Root: root}, held{models}, slog.New(slog.DiscardHandler))
+		api, err := httpapi.NewAPI(httpapi.APIConfig{Platform: s.Platform()}, httpapi.APIDeps{Pipeline: &fakePipeline{}, Bodies: heap{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &front{api: api, models: models, root: root}
+		f.load(t.Context(), "m", "a")
+		from := time.Now()
+		status, body := f.ask(t.Context(), "DELETE", "/models/m", "", nil)
+		if took := time.Since(from); status != 400 || !strings.Contains(body, "still held") || took != unloadTimeout {
+			t.Errorf("%d %s after %s", status, body, took)
+		}
+		if status, body := f.load(t.Context(), "m", "a"); status != 200 {
+			t.Errorf("loaded again: %d %s", status, body)
+		}
+	})
 }
 
 // TestLinksStayInside: what a model's folder shows through links lies under the root too.
