@@ -32,8 +32,7 @@ func (s *Shared) Close() error {
 		}
 	}
 	if s.Pass != nil {
-		first = errors.Join(first, s.Pass.Close())
-		s.Pass = nil
+		first = errors.Join(first, s.Pass.Close()) // it stays: a call may be looking at it
 	}
 	return first
 }

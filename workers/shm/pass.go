@@ -34,6 +34,7 @@ func PassFile(pass int, token uint64, file int) error {
 type Taker struct {
 	mu    sync.Mutex
 	ahead map[uint64]int // guarded by mu: descriptors of calls that come later, by number
+	ended bool           // guarded by mu: the socket may be closed
 }
 
 // Take takes the descriptor that was sent under a number, which the caller then owns. Those
@@ -64,6 +65,9 @@ var errNone = errors.New("shm: no such descriptor was passed")
 
 // takeLocked closes the descriptors before a number and returns the one under it, or -1.
 func (t *Taker) takeLocked(pass int, token uint64) (int, error) {
+	if t.ended {
+		return -1, nil
+	}
 	for n, fd := range t.ahead {
 		if n > token {
 			continue
@@ -98,7 +102,8 @@ func (t *Taker) takeLocked(pass int, token uint64) (int, error) {
 	}
 }
 
-// Close closes what nobody took.
+// Close closes what nobody took, and ends the use of the socket: calls that come later
+// find nothing.
 func (t *Taker) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,7 +111,7 @@ func (t *Taker) Close() error {
 	for _, fd := range t.ahead {
 		errs = append(errs, unix.Close(fd))
 	}
-	t.ahead = nil
+	t.ahead, t.ended = nil, true
 	return errors.Join(errs...)
 }
 

@@ -49,6 +49,13 @@ func TestPass(t *testing.T) {
 	if err := taker.Close(); err != nil { // closes the sixth
 		t.Error(err)
 	}
+	if err := PassFile(gateway, 5, files[0]); err != nil {
+		t.Fatal(err)
+	}
+	if fd, err := taker.Take(worker, 5); err == nil {
+		t.Errorf("descriptor %d was taken after the end", fd)
+	}
+	taker = Taker{}
 	if fd, err := taker.Take(worker, 6); err == nil {
 		t.Errorf("descriptor %d came from nowhere", fd)
 	}
