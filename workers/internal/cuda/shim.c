@@ -29,6 +29,7 @@ struct sl_cuda {
   int (*range)(unsigned long long *, size_t *, unsigned long long);
   int (*to_host)(void *, unsigned long long, size_t);
   int (*to_device)(unsigned long long, const void *, size_t);
+  int (*wait)(void *);
 };
 
 enum { LAZY_ENABLE_PEER_ACCESS = 1 }; // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
@@ -69,6 +70,7 @@ static int load(sl_cuda *c, int ordinal, sl_cuda_error *e) {
   c->range = find(c, "cuMemGetAddressRange_v2", "cuMemGetAddressRange", e);
   c->to_host = find(c, "cuMemcpyDtoH_v2", "cuMemcpyDtoH", e);
   c->to_device = find(c, "cuMemcpyHtoD_v2", "cuMemcpyHtoD", e);
+  c->wait = find(c, "cuStreamSynchronize", NULL, e);
   if (e->code != 0) {
     return -1;
   }
@@ -146,7 +148,11 @@ int sl_cuda_import(sl_cuda *c, const void *handle, uint64_t *at, uint64_t *size,
   }
   *at = p;
   *size = n - (size_t)(p - base);
-  return leave(c, "", 0, e);
+  if (leave(c, "", 0, e) != 0) {
+    c->close_handle(p);
+    return -1;
+  }
+  return 0;
 }
 
 int sl_cuda_drop(sl_cuda *c, uint64_t at, sl_cuda_error *e) {
@@ -167,5 +173,12 @@ int sl_cuda_write(sl_cuda *c, uint64_t to, const void *from, size_t n, sl_cuda_e
   if (enter(c, e) != 0) {
     return -1;
   }
-  return leave(c, "cuMemcpyHtoD", c->to_device(to, from, n), e);
+  int code = c->to_device(to, from, n);
+  if (code != 0) {
+    return leave(c, "cuMemcpyHtoD", code, e);
+  }
+  // From pageable memory the copy returns before all of it is on the device, and its client
+  // reads in another process, which no stream orders.
+  // Source: "API synchronization behavior", CUDA Driver API.
+  return leave(c, "cuStreamSynchronize", c->wait(NULL), e);
 }

@@ -2,6 +2,7 @@
 // which stands for the memory of its exporter. It checks what a driver would: that there is
 // a context, and that handles and pointers are its own.
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -87,13 +88,36 @@ int cuMemGetAddressRange_v2(unsigned long long *base, size_t *n, unsigned long l
   *n = opened[i].size;
   return 0;
 }
+// What is copied to the device from ordinary memory is on its way when the copy returns, and
+// there after the stream was waited for, or used again.
+static __thread struct {
+  char *to, *data;
+  size_t n;
+} moving;
+static void arrive(void) {
+  if (moving.data == NULL) return;
+  if (find((unsigned long long)moving.to, moving.n) >= 0) memcpy(moving.to, moving.data, moving.n);
+  free(moving.data);
+  moving.data = NULL;
+}
+int cuStreamSynchronize(void *stream) {
+  if (depth == 0 || stream != NULL) return 400;
+  arrive();
+  return 0;
+}
 int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t n) {
   if (depth == 0 || find(from, n) < 0) return 1;
+  arrive();
   memcpy(to, (void *)from, n);
   return 0;
 }
 int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t n) {
   if (depth == 0 || find(to, n) < 0) return 1;
-  memcpy((void *)to, from, n);
+  arrive();
+  moving.data = malloc(n);
+  if (moving.data == NULL) return 2;
+  memcpy(moving.data, from, n);
+  moving.to = (char *)to;
+  moving.n = n;
   return 0;
 }
