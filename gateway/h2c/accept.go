@@ -2,6 +2,7 @@ package h2c
 
 import (
 	"bytes"
+	"encoding/binary"
 	"io"
 	"net"
 	"strconv"
@@ -107,7 +108,7 @@ func (r *request) accept(nc net.Conn, b []byte, head int) (Opening, error) {
 	}
 	h := b[len(Preface):]
 	length := int(h[0])<<16 | int(h[1])<<8 | int(h[2])
-	proper := string(b[:len(Preface)]) == Preface && h[3] == typeSettings && h[4]&flagAck == 0 && bytes.Equal(h[5:9], []byte{0, 0, 0, 0})
+	proper := string(b[:len(Preface)]) == Preface && h[3] == typeSettings && h[4]&flagAck == 0 && binary.BigEndian.Uint32(h[5:])<<1 == 0 // but for a bit that is ignored
 	if !proper || length%6 != 0 || length > maxFrame-6*maxSettings {
 		return Opening{Outcome: Upgraded, Bytes: b}, nil // the server says what is wrong
 	}

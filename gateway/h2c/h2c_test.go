@@ -80,6 +80,7 @@ func TestAccept(t *testing.T) {
 		{"with a body", ask("Content-Length: 3") + "abc" + Preface + clientSettings, Upgraded, switching},
 		{"that waits for 100", ask("Content-Length: 3", "Expect: 100-continue") + "abc" + Preface + clientSettings, Upgraded, ""},
 		{"tokens in any case", ask("Connection: hTTP2-settings ,\tUPGRADE", "Upgrade: websocket, H2C") + Preface + clientSettings, Upgraded, switching},
+		{"a reserved bit", ask() + Preface + strings.Replace(clientSettings, "\x04\x00\x00", "\x04\x00\x80", 1), Upgraded, switching},
 		{"no preface", ask() + strings.Repeat("x", 40), Upgraded, switching}, // the server says what is wrong
 		{"no upgrade", "GET / HTTP/1.1\r\nHost: h\r\n\r\n", Unchanged, ""},
 		{"by prior knowledge", Preface + clientSettings, Unchanged, ""},
@@ -118,6 +119,9 @@ func TestAccept(t *testing.T) {
 			o, told, err := talk(t, pieces, c.sent, patience)
 			if err != nil || o.Outcome != c.want || !strings.Contains(told, c.told) || (o.Outcome == Unchanged && told != "") {
 				t.Errorf("%s, by %d bytes: got %v, %v, told %q", c.name, pieces, o.Outcome, err, told)
+			}
+			if c.name == "a reserved bit" && !bytes.Contains(o.Bytes, []byte("/a%20b?c")) {
+				t.Errorf("%s: the request is lost: %q", c.name, o.Bytes)
 			}
 			if o.Outcome == Unchanged && !strings.HasPrefix(c.sent, string(o.Bytes)) {
 				t.Errorf("%s: gave %q", c.name, o.Bytes)
@@ -283,6 +287,7 @@ func FuzzAccept(f *testing.F) {
 				t.Fatalf("%q: gave %q, told %q", sent, o.Bytes, told.Bytes())
 			}
 		case err != nil || o.Outcome == Refused:
+		case bytes.Contains(sent, o.Bytes): // its settings are none: the server says so
 		case bytes.HasPrefix(o.Bytes, []byte(Preface)):
 			fr := http2.NewFramer(nil, bytes.NewReader(o.Bytes[len(Preface):]))
 			if f, err := fr.ReadFrame(); err != nil || f.Header().Type != http2.FrameSettings {
