@@ -3,8 +3,11 @@ package h1
 import (
 	"bufio"
 	"io"
+	"log/slog"
 	"net"
+	"runtime"
 	"testing"
+	"time"
 )
 
 // closesBehind sends a light request and the end of what it sends as one, so that one event
@@ -47,5 +50,20 @@ func TestParkedLeavesAtOnce(t *testing.T) {
 		h := <-k.begun
 		<-h.ctx.Done()
 		h.answer([]byte("in vain"))
+	}
+}
+
+// With one processor connections keep their goroutines.
+func TestOneProcessorParksNobody(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	s := New(Config{MaxHeaderBytes: 8 << 10, ReadHeaderTimeout: time.Minute, IdleTimeout: time.Minute, BodyTimeout: time.Minute, MinRate: 1 << 10},
+		newKeeper(), slog.New(slog.DiscardHandler))
+	s.open.Store(1000)
+	c := &conn{s: s, id: 1, small: true}
+	if c.parks() {
+		t.Error("a connection is parked")
+	}
+	if s.few = atFew(2); !c.parks() {
+		t.Error("with two none is")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"runtime"
@@ -130,7 +131,7 @@ type Server struct {
 
 // New makes a server; nothing runs before Serve.
 func New(cfg Config, handler Handler, log *slog.Logger) *Server {
-	s := &Server{cfg: cfg, handler: handler, log: log, few: few, conns: listen.NewAccepted[*conn](log)}
+	s := &Server{cfg: cfg, handler: handler, log: log, few: atFew(runtime.GOMAXPROCS(0)), conns: listen.NewAccepted[*conn](log)}
 	if l, ok := handler.(Lighter); ok {
 		s.light = l.Light
 	}
@@ -159,6 +160,16 @@ func (s *Server) begin() (bool, error) {
 // few connections don't give the watcher several at a time, and it and who reads results
 // would take turns: a wake-up more for each request.
 const few = 4
+
+// atFew is Server.few where so many processors run goroutines. Where one does, no connection
+// is left to the watcher: its wait in the kernel keeps the processor until Go's monitor
+// takes it back, which is a millisecond and more for each request.
+func atFew(processors int) int64 {
+	if processors == 1 {
+		return math.MaxInt64
+	}
+	return few
+}
 
 // coresEach is how many cores there are for each watcher, which keeps one of them busy at
 // most.
