@@ -419,3 +419,39 @@ func TestResetBeforeDispatch(t *testing.T) {
 		}
 	}
 }
+
+// TestQuietCalls sees that goroutines for calls which bring no message are bounded, and
+// that this holds up no call whose message comes.
+func TestQuietCalls(t *testing.T) {
+	f := start(t, func(c *Config) { c.MaxQuiet, c.MaxQuietAll, c.MaxPingStrikes = 3, 5, 0 })
+	quiet := func(c *rawConn, id uint32, more ...string) {
+		c.headers(id, false, request(more...)...)
+		c.ping() // it has settled
+	}
+	watch := []string{":path", "/grpc.health.v1.Health/Watch"}
+	first, other := hello(t, f), hello(t, f)
+	for id := uint32(1); id < 12; id += 2 {
+		quiet(first, id)
+	}
+	quiet(other, 1, watch...)
+	quiet(other, 3)
+	if n := f.s.quiet.Load(); n != 5 {
+		t.Fatalf("%d calls wait on goroutines, want 5", n)
+	}
+	quiet(first, 13, watch...)
+	if got := first.outcome(13); got != "8: too many calls wait for their first message: 3 on this connection" {
+		t.Errorf("a stream beyond the bound: %s", got)
+	}
+	for _, id := range []uint32{11, 1, 9} {
+		first.must(first.fr.WriteData(id, true, message("heard")))
+		if got := first.outcome(id); got != "0 heard" {
+			t.Errorf("call %d's message came: %s", id, got)
+		}
+	}
+	first.must(first.fr.WriteRSTStream(3, http2.ErrCodeCancel))
+	first.must(first.fr.WriteRSTStream(7, http2.ErrCodeCancel))
+	for _, c := range []*rawConn{first, other} {
+		_ = c.nc.Close()
+	}
+	poll(t, "nothing is counted any more", func() bool { return f.s.quiet.Load() == 0 })
+}

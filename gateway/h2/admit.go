@@ -119,9 +119,37 @@ func (c *conn) admit(st *Stream) (err error) {
 	case m.hot != nil:
 		st.call, err = m.hot.Begin(st)
 	case m.served.stream != nil:
+		if err := c.admitStream(st); err != nil {
+			return err
+		}
 		c.dispatch(st)
 	}
 	return err
+}
+
+// admitStream counts a stream, or refuses it where too many bring no message: each costs
+// its client a few bytes and us a goroutine.
+func (c *conn) admitStream(st *Stream) error {
+	if c.quiet.Load() >= int64(c.s.cfg.MaxQuiet) && c.s.quiet.Load() >= int64(c.s.cfg.MaxQuietAll) {
+		return status.Errorf(codes.ResourceExhausted, "too many calls wait for their first message: %d on this connection", c.quiet.Load())
+	}
+	st.hush()
+	return nil
+}
+
+// hush counts a call that is about to wait for its first message on a goroutine.
+func (st *Stream) hush() {
+	st.quiet.Store(true)
+	st.c.quiet.Add(1)
+	st.c.s.quiet.Add(1)
+}
+
+// spoke ends the count of a call: its first message came, or it is over.
+func (st *Stream) spoke() {
+	if st.quiet.Load() && st.quiet.Swap(false) {
+		st.c.quiet.Add(-1)
+		st.c.s.quiet.Add(-1)
+	}
 }
 
 // grpcType says that a content type is gRPC's.

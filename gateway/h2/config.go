@@ -28,6 +28,10 @@ type Config struct {
 	HandshakeTimeout time.Duration // for TLS and the client's preface
 	WriteTimeout     time.Duration // a peer that takes no byte for so long is cut off
 
+	// Calls whose first message has not come: a connection's that have a goroutine to wait
+	// on, and all connections' from which on streams get no more than that.
+	MaxQuiet, MaxQuietAll int
+
 	KeepaliveTime         time.Duration // without news from the peer it is pinged; 0: never
 	KeepaliveTimeout      time.Duration // for its answer
 	PermitWithoutCalls    bool          // pings of clients that have no call, and to them
@@ -42,7 +46,7 @@ type Config struct {
 // large tensors. Keepalive defaults are gRPC's own.
 func DefaultConfig() Config {
 	return Config{MaxStreams: 4096, MaxMessage: math.MaxInt32, MaxHeaderBytes: 64 << 10, MaxFrame: 1 << 20, StreamWindow: 8 << 20,
-		ConnectionWindow: 16 << 20, HandshakeTimeout: 20 * time.Second, WriteTimeout: time.Minute, KeepaliveTime: 2 * time.Hour,
+		ConnectionWindow: 16 << 20, HandshakeTimeout: 20 * time.Second, WriteTimeout: time.Minute, MaxQuiet: 256, MaxQuietAll: 16384, KeepaliveTime: 2 * time.Hour,
 		KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute, MaxPingStrikes: 2, MaxPingsWithoutData: 2}
 }
 
@@ -60,6 +64,8 @@ func (c *Config) Validate() error {
 	in("MaxFrame", int64(c.MaxFrame), minMaxFrame, maxMaxFrame)
 	in("StreamWindow", int64(c.StreamWindow), initialWindow, math.MaxInt32)
 	in("ConnectionWindow", int64(c.ConnectionWindow), initialWindow, math.MaxInt32)
+	in("MaxQuiet", int64(c.MaxQuiet), 1, math.MaxInt32)
+	in("MaxQuietAll", int64(c.MaxQuietAll), 1, math.MaxInt32)
 	in("HandshakeTimeout", int64(c.HandshakeTimeout), 1, math.MaxInt64)
 	in("WriteTimeout", int64(c.WriteTimeout), 1, math.MaxInt64)
 	return errors.Join(errs...)

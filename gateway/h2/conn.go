@@ -52,6 +52,7 @@ type conn struct {
 	called     uint32 // streams that the peer opened
 	news       bool   // something was queued that nobody is about to write
 
+	quiet  atomic.Int64  // calls on goroutines that wait for their first message
 	heard  atomic.Int64  // when the peer was last heard, on the clock of infer.Now
 	opened atomic.Uint32 // lastID, for others
 
@@ -226,7 +227,10 @@ func (c *conn) loop() error {
 func (c *conn) settle() {
 	for i, st := range c.begun {
 		if !st.dispatched && !st.discard {
-			c.dispatch(st)
+			if c.quiet.Load() < int64(c.s.cfg.MaxQuiet) { // else it begins when its message has come
+				st.hush()
+				c.dispatch(st)
+			}
 		}
 		c.begun[i] = nil
 	}

@@ -318,6 +318,7 @@ func (c *conn) grow(st *Stream) error {
 // complete ends a message.
 func (c *conn) complete(st *Stream) {
 	in := &st.in
+	st.spoke()
 	if st.method.streams() {
 		st.inbox.put(st, in)
 		*in = incoming{}

@@ -62,6 +62,7 @@ func (st *Stream) broken() {
 
 // run answers a call, on a goroutine of the crew.
 func (st *Stream) run() {
+	defer st.spoke()
 	c := st.c
 	if st.method.hot == nil {
 		st.method.served.run(st)

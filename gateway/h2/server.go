@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -24,6 +25,7 @@ type Server struct {
 	services map[string]grpc.ServiceInfo
 	known    map[string]struct{} // services, also those of Handle alone
 
+	quiet   atomic.Int64 // calls on goroutines that wait for their first message
 	crew    crew
 	started sync.WaitGroup // calls of Methods between Start and their answer
 	conns   *listen.Accepted[*conn]

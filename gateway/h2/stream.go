@@ -34,8 +34,9 @@ type Stream struct {
 	in         incoming
 	body       int64 // bytes of DATA without padding
 	dispatched bool
-	rest       func() // what Start left to do, for a goroutine of the crew
-	discard    bool   // what still comes is not looked at
+	rest       func()      // what Start left to do, for a goroutine of the crew
+	discard    bool        // what still comes is not looked at
+	quiet      atomic.Bool // a goroutine waits for its first message: it is counted
 
 	// Guarded by conn.mu.
 	sendLeft int64 // bytes that we may still send
