@@ -101,6 +101,9 @@ func start(ctx context.Context, o *options) (*server, error) {
 		s.tls = &tls.Config{RootCAs: pool, ServerName: "localhost"}
 		args = append(args, "--grpc-use-ssl=true", "--grpc-server-cert="+cert, "--grpc-server-key="+key, "--http-server-cert="+cert, "--http-server-key="+key)
 	}
+	if err := os.Remove(ports); err != nil && !os.IsNotExist(err) { // of a run before
+		return nil, err
+	}
 	log, err := os.Create(s.log)
 	if err != nil {
 		return nil, err
