@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -21,7 +22,7 @@ const maxKey = 255
 // errOpen is the original's word on a key that can't be opened, whatever the reason: what
 // exists on this host is nobody's business.
 func errOpen(key string) error {
-	return infer.Errorf(infer.Internal, "Unable to open shared memory region: '%s'", key)
+	return infer.Errorf(infer.Internal, "Unable to open shared memory region: '%s'", strings.ToValidUTF8(key, "\uFFFD"))
 }
 
 // errArgs is the original's word on a range that its file has not.
@@ -29,11 +30,12 @@ func errArgs(name string) error {
 	return infer.Errorf(infer.InvalidArg, "failed to register shared memory region '%s': invalid args", name)
 }
 
-// open opens what a key stands for. It is one file of the folder itself.
+// open opens what a key stands for. It is one file of the folder itself, and text: lists
+// of regions repeat it, to others of the same owner too.
 // Source: shm_open(3), which passes over slashes before the name.
 func (r *Registry) open(key string) (*os.File, error) {
 	name := strings.TrimLeft(key, "/")
-	if name == "" || name == "." || name == ".." || len(name) > maxKey || strings.ContainsAny(name, "/\x00") {
+	if name == "" || name == "." || name == ".." || len(name) > maxKey || strings.ContainsAny(name, "/\x00") || !utf8.ValidString(name) {
 		return nil, errOpen(key)
 	}
 	for _, p := range reserved {

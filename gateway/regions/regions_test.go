@@ -239,6 +239,7 @@ func TestRefused(t *testing.T) {
 		{regions.Spec{Name: "a", Key: "/fifo", Size: 64}, infer.Internal, "Unable to open shared memory region: '/fifo'"},
 		{regions.Spec{Name: "a", Key: "/../x", Size: 64}, infer.Internal, "Unable to open shared memory region: '/../x'"},
 		{regions.Spec{Name: "a", Key: "..", Size: 64}, infer.Internal, "Unable to open shared memory region: '..'"},
+		{regions.Spec{Name: "a", Key: "bytes\xff", Size: 64}, infer.Internal, "Unable to open shared memory region: 'bytes\uFFFD'"},
 		{regions.Spec{Name: "a", Key: "///", Size: 64}, infer.Internal, "Unable to open shared memory region: '///'"},
 		{regions.Spec{Name: "a", Key: "/sluice_x", Size: 64}, infer.InvalidArg, "shared memory key '/sluice_x' is reserved: keys must not begin with 'sluice_'"},
 	} {
