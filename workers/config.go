@@ -62,8 +62,8 @@ type Config struct {
 	// CUDALibrary is the CUDA driver's shared library, for regions of device memory; "":
 	// libcuda.so.1, where the dynamic linker finds it. It is loaded when the first is opened.
 	CUDALibrary string
-	// MaxMessage bounds one message of the Execute stream in bytes, and what is copied out of
-	// clients' memory for one batch; 0: 1 GiB.
+	// MaxMessage bounds one message of the Execute stream in bytes, and an input that is
+	// copied out of a client's memory; 0: 1 GiB.
 	MaxMessage int
 }
 

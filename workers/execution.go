@@ -158,9 +158,6 @@ func (x *execution) prepareInputs() error {
 		k += len(in.Segments)
 		x.inputs = append(x.inputs, infer.Tensor{Name: in.Name, Datatype: in.Datatype, Shape: in.Shape, Data: data})
 	}
-	if most := x.mostCopied(); gather > most && len(x.uses) > 0 {
-		return errTooMuch(gather, most)
-	}
 	if gather > 0 {
 		return x.gather(gather)
 	}

@@ -146,19 +146,19 @@ func (x *execution) placedInput(i, k int) (data []byte, gather int64, err error)
 			return data, 0, nil
 		}
 	}
-	if placed > maxCopied*int64(len(in.Segments)) {
-		return nil, 0, errCopied(in.Name, placed)
+	if most := x.mostCopied(); placed/int64(len(in.Segments)) > most {
+		return nil, 0, errCopied(in.Name, placed, most)
 	}
 	return nil, gather, nil
 }
 
-// maxCopied bounds the bytes of a region that are copied for one request's input. Gateways
-// send larger ones otherwise (gateway/repository), but for floats at odd addresses.
-const maxCopied = 16 << 20
+// mostCopied bounds the bytes of a region that are copied for one request's input: a
+// client's file may have any size and cost nothing. Gateways send large ones another way
+// (gateway/repository), but for floats at odd addresses and those on a device.
+func (x *execution) mostCopied() int64 { return int64(x.inst.worker.config.MaxMessage) }
 
-func errCopied(input string, n int64) error {
-	return infer.Errorf(infer.InvalidArg, "input '%s' of %d bytes can't be read where it lies, and is too large to be copied: begin it at a multiple of its "+
-		"datatype's size", input, n)
+func errCopied(input string, n, most int64) error {
+	return infer.Errorf(infer.InvalidArg, "input '%s' of %d bytes can't be read where it lies, and is too large to be copied: the most is %d", input, n, most)
 }
 
 // isFloat says of a datatype that any bytes are a value and none is an index or a length,
@@ -193,13 +193,10 @@ func (x *execution) regionPart(at *cursor, slot uint32, off, n int64) (part, err
 		return p, nil
 	}
 	if most := x.mostCopied(); p.region != nil && n > most {
-		x.lose(i, errTooMuch(n, most))
+		x.lose(i, errCopied(at.in.Name, n, most))
 		p.region = nil
 	}
 	// Lengths are looked at more than once: they must not change, and they must fit.
-	if n > maxCopied {
-		return p, errCopied(at.in.Name, n)
-	}
 	if p.region != nil {
 		p.data = make([]byte, n)
 		if err := x.stringsOf(&p, at.in.Name, elements); err != nil {
@@ -215,14 +212,6 @@ func (x *execution) regionPart(at *cursor, slot uint32, off, n int64) (part, err
 	}
 	p.region, p.n = nil, int64(len(p.data))
 	return p, nil
-}
-
-// mostCopied bounds the bytes of a batch that are copied out of regions: a client's file
-// may have any size and cost nothing.
-func (x *execution) mostCopied() int64 { return int64(x.inst.worker.config.MaxMessage) }
-
-func errTooMuch(n, most int64) error {
-	return infer.Errorf(infer.ResourceExhausted, "inputs in shared memory regions that have to be copied have %d bytes, the most is %d", n, most)
 }
 
 // stringsOf copies BYTES out of their region and counts them.

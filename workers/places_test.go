@@ -34,9 +34,9 @@ func TestSegmentsInRegionsFitShapes(t *testing.T) {
 		{"two that make up for one another", []int{1, 1}, in(infer.FP32, []int64{2, 4}, wire.InRegion(1, 0, 12), wire.InRegion(1, 0, 20)), infer.Internal},
 		{"one for two", []int{1, 1}, in(infer.FP32, []int64{2, 4}, wire.InRegion(1, 0, 16)), infer.Internal},
 		{"in place, more than is copied", []int{1}, in(infer.FP32, []int64{1, 400}, wire.InRegion(1, 0, 1600)), fine},
-		{"not aligned, more than is copied", []int{1}, in(infer.FP32, []int64{1, 400}, wire.InRegion(1, 1, 1600)), infer.ResourceExhausted},
-		{"integers, more than is copied", []int{1}, in(infer.Int32, []int64{1, 400}, wire.InRegion(1, 0, 1600)), infer.ResourceExhausted},
-		{"texts, more than is copied", []int{1}, in(infer.Bytes, []int64{1, 400}, wire.InRegion(1, 0, 1600)), infer.ResourceExhausted},
+		{"not aligned, more than is copied", []int{1}, in(infer.FP32, []int64{1, 400}, wire.InRegion(1, 1, 1600)), infer.InvalidArg},
+		{"integers, more than is copied", []int{1}, in(infer.Int32, []int64{1, 400}, wire.InRegion(1, 0, 1600)), infer.InvalidArg},
+		{"texts, more than is copied", []int{1}, in(infer.Bytes, []int64{1, 400}, wire.InRegion(1, 0, 1600)), infer.InvalidArg},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			x := &execution{inst: inst}

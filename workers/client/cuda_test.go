@@ -98,6 +98,30 @@ func TestCUDARegions(t *testing.T) {
 	checkDeviceRefused(t, w, path)
 }
 
+// A large input on a device is one that is always copied, and is none of a file that costs
+// nothing.
+func TestCUDALarge(t *testing.T) {
+	const size = 20 << 20
+	gpu := as("gpu")
+	gpu.GPU = true
+	gpu.Env = append(gpu.Env, "SLUICE_TEST_CUDA="+cudatest.Driver(t))
+	w := start(t, Config{Local: []LocalWorker{gpu}, Backoff: time.Millisecond})
+	s := one(nil)
+	s.Instances[0].GPU = true
+	v := load(t, w, s)
+	defer unload(t, v)
+	path := deviceMemory(t, bytes.Repeat([]byte("0123"), size/2))
+	openRegionOf(t, w, deviceRegion(1, path, 2*size))
+	b, results := placedBatch(size/4, []infer.Place{{Region: 1, Size: size}}, []infer.Place{{Region: 1, Offset: size, Size: size}})
+	v.Executor(0).Execute(b)
+	r := wait(t, results)
+	if a := answers(t, b, r); a[0].Err != nil {
+		t.Error(a[0].Err)
+	}
+	r.Memory.Release()
+	closeRegionOf(t, w, 1)
+}
+
 func checkDeviceRefused(t *testing.T, w *Workers, path string) {
 	t.Helper()
 	for _, c := range []struct {
