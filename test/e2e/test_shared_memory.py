@@ -18,6 +18,7 @@ import harness
 from shared_memory import Caller, Memory, descriptors, mappings, model, placed, request, sealed, texts
 
 ROW = np.arange(16, dtype=np.float32)
+SLOW = 2500  # ms: what is to be seen meanwhile must be, on a busy machine too
 CLIENTS = {"http": httpclient, "grpc": grpcclient}
 
 
@@ -27,7 +28,7 @@ def server(built, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     model(folder, "plain", batch=0)
     model(folder, "batched", batch=8, more="dynamic_batching { max_queue_delay_microseconds: 2000 }")
-    model(folder, "slow", delay=700, batch=0)
+    model(folder, "slow", delay=SLOW, batch=0)
     model(folder, "words", batch=8, datatype="STRING")
     model(folder, "cached", batch=8, more="response_cache { enable: true }")
     model(folder, "sequence", batch=4, more="sequence_batching { max_sequence_idle_microseconds: 5000000 }")
@@ -222,7 +223,7 @@ def test_truncated(server):
 
 def test_truncated_while_it_runs(server):
     """The memory goes away under requests, again and again, beside an honest client."""
-    stop, faults, wrong = threading.Event(), [], []
+    stop, wrong = threading.Event(), []
 
     def honest():
         with Memory(4096) as m, Caller(server.http) as c:
@@ -246,14 +247,15 @@ def test_truncated_while_it_runs(server):
                     cutter.start()
                     for _ in range(3):
                         status, body = c.infer("batched", request(262144, placed(f"hostile_{n}", 1 << 20), placed(f"hostile_{n}", 1 << 20)))
-                        faults.append(status)
                         assert status in (200, 400), body
                     cutter.join()
+                    status, body = c.infer("batched", request(262144, placed(f"hostile_{n}", 1 << 20)))
+                    assert status == 400, body
                     assert c.unregister(f"hostile_{n}")[0] == 200
     finally:
         stop.set()
         thread.join()
-    assert not wrong and 400 in faults
+    assert not wrong
     assert server.workers() == workers, "no worker was lost"
 
 
@@ -405,7 +407,8 @@ def test_unregister_waits(server):
         assert c.register("busy", m.key, 4096)[0] == 200
         body = request(16, placed("busy", 64), placed("busy", 64, 64)).replace(b"[1, 16]", b"[16]")
         answers = []
-        thread = threading.Thread(target=lambda: answers.append((c.infer("slow", body), time.monotonic())))
+        began = time.monotonic()
+        thread = threading.Thread(target=lambda: answers.append(c.infer("slow", body)))
         thread.start()
         harness.wait_for(lambda: "sluice_client_memory_references 2" in server.metrics_text(), 10, "the request runs")
         gone = []
@@ -419,8 +422,8 @@ def test_unregister_waits(server):
             assert third.unregister("busy")[0] == 200
         thread.join()
         leaver.join()
-        assert answers[0][0][0] == 200 and gone[0][0][0] == 200
-        assert gone[0][1] >= answers[0][1] - 0.2
+        assert answers[0][0] == 200 and gone[0][0][0] == 200
+        assert gone[0][1] - began >= SLOW / 1000, "it waited for the instance"
         np.testing.assert_array_equal(m.read(16, 64), ROW)
 
 
@@ -491,6 +494,11 @@ def test_worker_killed(server):
     references(server)
 
 
+def ours():
+    """The names of ours in a folder that everything on the machine has names in."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith("sluice")}
+
+
 def test_restart_leaves_nothing(start, tmp_path):
     """A gateway that is killed leaves no process, no name and no memory of a client's behind."""
     model(tmp_path, "plain", batch=0)
@@ -498,10 +506,10 @@ def test_restart_leaves_nothing(start, tmp_path):
     with Memory(4096) as m, Caller(s.http) as c:
         assert c.register("r", m.key, 4096)[0] == 200
         workers = s.workers()
-        before = set(os.listdir("/dev/shm"))
+        before = ours()
         s.kill()
         harness.wait_for(lambda: not any(map(harness.alive, workers)), 10, "its workers end")
-        assert set(os.listdir("/dev/shm")) <= before
+        assert ours() <= before
         again = start([tmp_path], place=s)
         with Caller(again.http) as c2:
             assert c2.status() == (200, [])
