@@ -27,7 +27,7 @@ type Config struct {
 	// that nobody answers on is replaced.
 	UnixSocket string
 	// MaxConnections bounds each listener's open connections, further ones wait; 0: no
-	// bound.
+	// bound. A Unix socket has maxUnix at most.
 	MaxConnections int
 	// Count, if set, counts the connections of all listeners.
 	Count *Count
@@ -39,7 +39,7 @@ func Open(ctx context.Context, c Config) ([]net.Listener, error) {
 	add := func(l net.Listener, err error) error {
 		if err == nil {
 			if c.MaxConnections > 0 || c.Count != nil || l.Addr().Network() == "unix" {
-				l = limit(l, c.MaxConnections, c.Count)
+				l = limit(l, c.most(l), c.Count)
 			}
 			open = append(open, l)
 		}
@@ -63,6 +63,20 @@ func Open(ctx context.Context, c Config) ([]net.Listener, error) {
 		return nil, err
 	}
 	return open, nil
+}
+
+// maxUnix bounds the connections over one Unix socket. With a message a peer may pass a
+// descriptor whose closing waits as long as the peer likes (a TCP socket with SO_LINGER, a
+// file of FUSE), whether we take it or the kernel drops it: a connection may cost a thread,
+// and a Go process ends at 10000.
+const maxUnix = 2048
+
+// most is the bound of one listener; 0: none.
+func (c *Config) most(l net.Listener) int {
+	if l.Addr().Network() == "unix" && (c.MaxConnections <= 0 || c.MaxConnections > maxUnix) {
+		return maxUnix
+	}
+	return c.MaxConnections
 }
 
 func reusePort(_, _ string, c syscall.RawConn) error {

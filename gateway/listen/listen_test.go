@@ -72,3 +72,19 @@ func TestTLSFaults(t *testing.T) {
 		t.Error("files that are not there: no error")
 	}
 }
+
+// Connections over a Unix socket are bounded whatever others are: each may cost a thread.
+func TestUnixSocketsAreBounded(t *testing.T) {
+	for _, c := range []struct{ asked, want int }{{0, maxUnix}, {16384, maxUnix}, {5, 5}} {
+		all, err := Open(t.Context(), Config{Port: -1, UnixSocket: filepath.Join(t.TempDir(), "s"), MaxConnections: c.asked})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := cap(all[0].(*limited).slots); got != c.want {
+			t.Errorf("MaxConnections %d: at most %d connections, want %d", c.asked, got, c.want)
+		}
+		if err := all[0].Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
