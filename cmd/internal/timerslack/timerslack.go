@@ -3,8 +3,8 @@
 // Go's monitor thread sleeps 20 µs at a time, for a millisecond after each moment in
 // which the process had nothing to do. A server that waits for its workers a thousand
 // times a second so spends a fifth of its CPU on waking that thread (measured; see
-// docs/performance.md). With a timer slack of a millisecond those sleeps fall together.
-// Timers that must be exact stand on timerfd, which knows no slack.
+// docs/performance.md). With a timer slack of some milliseconds those sleeps fall
+// together. Timers that must be exact stand on timerfd, which knows no slack.
 //
 // Slack belongs to threads and comes from the thread that made them, and the monitor
 // thread is there before any code of ours. So the process sets its slack and executes
@@ -20,8 +20,9 @@ import (
 )
 
 // slack is how late a timer may be; Go's own timers are up to a millisecond late in an
-// idle process anyway.
-const slack = 1_000_000 // ns
+// idle process anyway. Deadlines of gRPC calls are moved ahead by up to 5 ms, so they
+// are still told of in time.
+const slack = 4_000_000 // ns
 
 // marker is set in the environment of the second execution, and can be set from
 // outside to leave the slack as it is.
