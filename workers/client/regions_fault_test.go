@@ -41,11 +41,19 @@ func TestTruncatedUnderABatch(t *testing.T) {
 				{"alone with a destination", []infer.Place{other}, []infer.Place{in}, []bool{true}},
 			} {
 				b, results := placedBatch(n, tc.in, tc.out)
+				posted := time.Now()
 				v.Executor(0).Execute(b)
 				if err := bad.file.Truncate(100); err != nil {
 					t.Fatal(err)
 				}
+				late := time.Since(posted) > 50*time.Millisecond // the batch may have ended before
 				r := wait(t, results)
+				if late {
+					r.Memory.Release()
+					b, results = placedBatch(n, tc.in, tc.out)
+					v.Executor(0).Execute(b)
+					r = wait(t, results)
+				}
 				for i, a := range answers(t, b, r) {
 					switch {
 					case tc.fails[i] && (infer.CodeOf(a.Err) != infer.InvalidArg || !strings.Contains(a.Err.Error(), "'r1' was truncated")):
