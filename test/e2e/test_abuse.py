@@ -23,23 +23,13 @@ def soak(built):
     return run
 
 
-def test_each_attack(soak):
-    """A choice of them one after the other; `bin/soak -each=2s` runs all."""
-    chosen = ["h1-slow-body", "h1-never-read", "h2-rapid-reset-grpc", "grpc-huge-announced", "grpc-bomb", "region-shrunk"]
-    said = soak("-each=300ms", "-only=" + ",".join(chosen))
-    assert sum(said_of(said, name) for name in chosen) == len(chosen), said
-
-
-def test_tls_handshakes(soak):
-    assert said_of(soak("-each=300ms", "-tls", "-only=tls-"), "tls-") == 4
-
-
-def said_of(said, prefix):
-    return len(re.findall(rf"^{prefix}\S* +honest +[1-9]", said, re.M))
-
-
-@pytest.mark.parametrize("transport", ["sluice", "library"])
-def test_short_soak(soak, transport):
-    """What `make soak` does for ten minutes, for a few seconds: all at random, workers killed in between."""
-    said = soak("-seconds=5", f"-http-transport={transport}", f"-grpc-transport={transport}")
-    assert "round 2" in said and "workers were killed" in said
+@pytest.mark.parametrize("args,kinds", [
+    (["-seconds=6", "-seed=11"], 10),
+    (["-seconds=3", "-seed=12", "-tls", "-only=tls-,h1-slow,h2-rapid,grpc-half"], 3),
+    (["-seconds=4", "-seed=13", "-http-transport=library", "-grpc-transport=library", "-memory=1536"], 6),
+], ids=["sluice", "tls", "library"])
+def test_short_soak(soak, args, kinds):
+    """What `make soak` does for ten minutes, for a few seconds: workers are killed in between, and many attacks have their turn."""
+    said = soak(*args)
+    killed, ran = re.search(r"(\d+) workers were killed, (\d+) of \d+ attacks ran", said).groups()
+    assert "round 1" in said and int(killed) > 0 and int(ran) >= kinds, said

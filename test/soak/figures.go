@@ -159,22 +159,26 @@ func mapped(pid int) int {
 	return n
 }
 
-// more says what a server holds at rest that it did not hold at the first rest. Idle
+// more says what a server holds at rest that it did not hold at the first rest; of the
+// memory of processes only where memory is true. Idle
 // connections of honest clients, pooled memory and the runtime's own goroutines vary, so
 // there is room, for arenas that were never full too; a leak in a soak passes any.
-func (f *figures) more(than *figures) error {
+func (f *figures) more(than *figures, memory bool) error {
 	var errs []error
 	over := func(what string, got, most int64) {
 		if got > most {
 			errs = append(errs, fmt.Errorf("%s: %d, at most %d", what, got, most))
 		}
 	}
-	over("goroutines", int64(f.goroutines), int64(than.goroutines)+20)
+	over("goroutines", int64(f.goroutines), int64(than.goroutines)+40)
 	over("descriptors", int64(f.fds), int64(than.fds)+10)
 	over("worker's descriptors", int64(f.workerFDs), int64(than.workerFDs)+5)
-	over("resident bytes", f.resident, than.resident*5/4+requestArena+responseArena)
-	over("heap bytes in use", f.heap, than.heap*3/2+48<<20)
-	over("worker's resident bytes", f.workerResident, than.workerResident*5/4+48<<20)
+	over("bytes of bodies", f.bodies, 0)
+	if memory {
+		over("resident bytes", f.resident, than.resident*5/4+requestArena+responseArena)
+		over("heap bytes in use", f.heap, than.heap*3/2+48<<20)
+		over("worker's resident bytes", f.workerResident, than.workerResident*5/4+48<<20)
+	}
 	over("regions in /dev/shm", int64(f.regions), 0)
 	over("regions that are mapped or open", int64(f.mappings), 0)
 	if f.workers != than.workers {

@@ -27,7 +27,8 @@ const maxTimes = 200000
 type runner struct {
 	o     *options
 	s     *server
-	first *figures     // at the first rest
+	first *figures     // at the first rest, when there were honest clients alone
+	begun bool         // first has the memory that a round of hostile ones left too
 	peak  atomic.Int64 // bytes that the gateway held at most
 	kills atomic.Int64
 	began time.Time
@@ -39,11 +40,13 @@ type runner struct {
 	honest map[string]*tally
 	faults []string
 	seeds  *rand.Rand
+	deck   []attack        // what comes next; all of them come before one comes again
+	done   map[string]bool // names of attacks that ran
 }
 
 func newRunner(ctx context.Context, o *options, s *server) (*runner, error) {
 	ctx, stop := context.WithCancel(ctx)
-	r := &runner{o: o, s: s, began: time.Now(), stop: stop, honest: map[string]*tally{}, seeds: rand.New(rand.NewPCG(o.seed, 1))}
+	r := &runner{o: o, s: s, began: time.Now(), stop: stop, honest: map[string]*tally{}, done: map[string]bool{}, seeds: rand.New(rand.NewPCG(o.seed, 1))}
 	r.over.Go(func() {
 		for pause(ctx, 100*time.Millisecond) {
 			n, err := resident(s.cmd.Process.Pid)
@@ -191,6 +194,28 @@ func (r *runner) attack(ctx context.Context, a attack, rng *rand.Rand) *notes {
 	return n
 }
 
+// draw gives the next attack of all.
+func (r *runner) draw(all []attack) attack {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.deck) == 0 {
+		r.deck = slices.Clone(all)
+		r.seeds.Shuffle(len(r.deck), func(i, j int) { r.deck[i], r.deck[j] = r.deck[j], r.deck[i] })
+	}
+	a := r.deck[0]
+	r.deck = r.deck[1:]
+	r.done[a.name] = true
+	return a
+}
+
+// atOnce is how many attacks run at a time.
+const atOnce = 3
+
+// share is how long an attack takes at most, so that a soak has time for all.
+func (r *runner) share(all int) time.Duration {
+	return min(7*time.Second, max(300*time.Millisecond, time.Duration(r.o.seconds)*time.Second*atOnce*3/4/time.Duration(all)))
+}
+
 // rest waits until the server holds no more than at the first rest, and gives what it
 // holds; the first call is the first rest.
 func (r *runner) rest(ctx context.Context, patience time.Duration) (*figures, error) {
@@ -203,11 +228,15 @@ func (r *runner) rest(ctx context.Context, patience time.Duration) (*figures, er
 		if r.first == nil {
 			// connections of those that have just left are still seen to their end, and
 			// goroutines that are kept for the next call wait for it a while
-			if settle := min(2*time.Second+time.Duration(r.o.seconds)*time.Second/40, 15*time.Second); f.regions == 0 && time.Until(end) < patience-settle {
+			if settle := min(time.Second+time.Duration(r.o.seconds)*time.Second/40, 15*time.Second); f.regions == 0 && time.Until(end) < patience-settle {
 				r.first = f
 				return f, nil
 			}
-		} else if err := f.more(r.first); err == nil {
+		} else if err := f.more(r.first, r.begun); err == nil {
+			if !r.begun { // pools, arenas and heap have been full for once
+				r.begun = true
+				r.first.resident, r.first.heap, r.first.workerResident = f.resident, f.heap, f.workerResident
+			}
 			return f, nil
 		} else if time.Now().After(end) {
 			return f, fmt.Errorf("at rest for %v the server holds more than at first:\n%w", patience, err)
@@ -215,7 +244,7 @@ func (r *runner) rest(ctx context.Context, patience time.Duration) (*figures, er
 			return f, err
 		}
 		if !pause(ctx, 200*time.Millisecond) {
-			return nil, ctx.Err()
+			return f, ctx.Err()
 		}
 	}
 }
@@ -247,15 +276,22 @@ func (r *runner) kill(rng *rand.Rand) {
 	}
 }
 
+// warm lets honest clients come and go, and gives the first figures.
+func (r *runner) warm(ctx context.Context) (*figures, error) {
+	short, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	r.honestUntil(short, 1)
+	first, err := r.rest(ctx, 30*time.Second)
+	return first, errors.Join(err, r.failed())
+}
+
 // oneByOne runs the attacks one after the other.
 func (r *runner) oneByOne(ctx context.Context, all []attack) error {
-	warm, cancel := context.WithTimeout(ctx, 2*time.Second)
-	r.honestUntil(warm, 1)
-	cancel()
-	first, err := r.rest(ctx, 30*time.Second)
-	if err = errors.Join(err, r.failed()); err != nil {
+	first, err := r.warm(ctx)
+	if err != nil {
 		return err
 	}
+	r.begun = true // each is held against no attack at all
 	calm := r.takeTally()
 	fmt.Printf("at first: %s\ncalm: %d honest exchanges, p99 %v, slowest %v\n\n", first, calm.exchanges, calm.quantile(0.99).Round(time.Millisecond), calm.slowest.Round(time.Millisecond))
 	for _, a := range all {
@@ -285,11 +321,20 @@ func (r *runner) oneByOne(ctx context.Context, all []attack) error {
 
 // soak runs rounds of attacks at random among honest clients, with a rest after each.
 func (r *runner) soak(ctx context.Context, all []attack) error {
+	first, err := r.warm(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%6.1f s  honest clients alone; at rest %s\n", time.Since(r.began).Seconds(), first)
+	r.takeTally()
 	rng := r.rng()
-	length := max(time.Duration(r.o.seconds)*time.Second/10, 5*time.Second)
-	end := r.began.Add(time.Duration(r.o.seconds) * time.Second)
-	for round := 1; ctx.Err() == nil && (round <= 2 || time.Now().Before(end)); round++ {
-		left := min(length, max(time.Until(end), 5*time.Second))
+	length := time.Duration(r.o.seconds) * time.Second
+	if r.o.seconds >= 60 {
+		length /= 10
+	}
+	end := time.Now().Add(time.Duration(r.o.seconds) * time.Second)
+	for round := 1; ctx.Err() == nil && (round == 1 || time.Now().Before(end)); round++ {
+		left := min(length, max(time.Until(end), length/4))
 		if err := r.round(ctx, left, all, rng); err != nil {
 			return fmt.Errorf("round %d: %w", round, err)
 		}
@@ -303,7 +348,7 @@ func (r *runner) soak(ctx context.Context, all []attack) error {
 			return fmt.Errorf("round %d: %w", round, err)
 		}
 	}
-	fmt.Printf("%d workers were killed\n", r.kills.Load())
+	fmt.Printf("%d workers were killed, %d of %d attacks ran\n", r.kills.Load(), len(r.done), len(all))
 	return ctx.Err()
 }
 
@@ -314,12 +359,12 @@ func (r *runner) round(ctx context.Context, length time.Duration, all []attack, 
 	var wg sync.WaitGroup
 	wg.Go(func() { r.honestUntil(ctx, 2) })
 	if !r.o.calm && len(all) > 0 {
-		for range 3 {
-			own := r.rng()
+		for range atOnce {
+			own, most := r.rng(), r.share(len(all))
 			wg.Go(func() {
 				for ctx.Err() == nil {
-					some, stop := context.WithTimeout(ctx, time.Second+time.Duration(own.Int64N(int64(6*time.Second))))
-					r.attack(some, all[own.IntN(len(all))], own)
+					some, stop := context.WithTimeout(ctx, most/7+time.Duration(own.Int64N(int64(most*6/7))))
+					r.attack(some, r.draw(all), own)
 					<-some.Done()
 					stop()
 				}
