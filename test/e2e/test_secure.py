@@ -64,24 +64,24 @@ def test_certificates_keys_and_roots_are_read_again(start, tmp_path, transport):
 
     def good(value):
         return all(f'sluice_config_last_reload_successful{{config="{p} certificates"}} {value}' in s.metrics_text() for p in ("http", "grpc"))
-    harness.wait_for(lambda: all_show(one), 10, "the first certificate")
+    harness.wait_for(lambda: all_show(one), 60, "the first certificate")
     assert not any(served(p, ca[0]) or served(p, ca[0], other) for p in ports)
 
     live.install(two)  # each file replaced at once
-    harness.wait_for(lambda: all_show(two), 10, "the second certificate")
+    harness.wait_for(lambda: all_show(two), 60, "the second certificate")
     assert good(1)
 
     live.key.with_suffix(".part").write_text("half a key")
     live.key.with_suffix(".part").replace(live.key)
-    harness.wait_for(lambda: good(0), 10, "the broken key is told of")
+    harness.wait_for(lambda: good(0), 60, "the broken key is told of")
     assert all_show(two) and "the old certificates stay in use" in s.log()
 
     live.install(three)
-    harness.wait_for(lambda: all_show(three) and good(1), 10, "the third certificate")
+    harness.wait_for(lambda: all_show(three) and good(1), 60, "the third certificate")
 
     shutil.copy(others[0], tmp_path / "roots.part")
     (tmp_path / "roots.part").replace(roots)
-    harness.wait_for(lambda: all(served(p, ca[0], other) for p in ports), 10, "clients of the new root")
+    harness.wait_for(lambda: all(served(p, ca[0], other) for p in ports), 60, "clients of the new root")
     assert not any(served(p, ca[0], client) for p in ports)
     assert s.stop() == 0
 
@@ -150,7 +150,7 @@ def test_limits_of_bodies(start, transport):
 def test_ping_strikes(start, transport, strikes, refused):
     s = start([harness.TEST_MODELS], flags=[f"--grpc-transport={transport}", f"--grpc-http2-max-ping-strikes={strikes}"])
     host, port = s.grpc.split(":")
-    with socket.create_connection((host, int(port)), 5) as c:
+    with socket.create_connection((host, int(port)), 60) as c:
         c.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0" + b"\0\0\x08\6\0\0\0\0\0pingping" * 8)
         said = b""
         try:
