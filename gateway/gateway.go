@@ -233,6 +233,7 @@ func (g *Gateway) serve(serving context.Context, running *sync.WaitGroup, failed
 	run("identity", func() error { return g.auth.Run(serving) })
 	running.Go(func() { g.watchWorkers(serving) })
 	running.Go(func() { g.watchCertificates(serving) })
+	running.Go(func() { g.giveBack(serving) })
 	running.Go(func() { g.models.Run(serving) })
 	if g.limits != nil {
 		running.Go(func() { g.limits.Run(serving) })

@@ -240,24 +240,11 @@ func (r *runner) rest(ctx context.Context, patience time.Duration) (*figures, er
 			return f, nil
 		} else if time.Now().After(end) {
 			return f, fmt.Errorf("at rest for %v the server holds more than at first:\n%w", patience, err)
-		} else if err := r.stir(ctx); err != nil {
-			return f, err
 		}
-		if !pause(ctx, 200*time.Millisecond) {
+		if !pause(ctx, 500*time.Millisecond) {
 			return f, ctx.Err()
 		}
 	}
-}
-
-// stir makes the server allocate: Go collects by what was allocated since it did, and so
-// keeps garbage for minutes at rest, which looks like a leak.
-func (r *runner) stir(ctx context.Context) error {
-	for range 50 {
-		if _, err := r.s.scrape(ctx); err != nil {
-			return errors.Join(err, r.s.down())
-		}
-	}
-	return nil
 }
 
 // kill ends a worker as kill -9 does.
