@@ -41,11 +41,12 @@ type connInfo struct {
 	remote netip.AddrPort
 	unix   bool
 	peer   infer.Peer
+	resets resets
 }
 
 // connContext fits http.Server.ConnContext.
 func connContext(ctx context.Context, c net.Conn) context.Context {
-	info := &connInfo{}
+	info := &connInfo{resets: resets{conn: c, left: resetBurst}}
 	info.remote, info.unix, info.peer = listen.Remote(c.RemoteAddr())
 	return context.WithValue(ctx, connKey{}, info)
 }
@@ -58,7 +59,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c.header.h = r.Header
 	c.Call = Call{Method: r.Method, Path: r.URL.EscapedPath(), Header: &c.header, Length: r.ContentLength}
-	if info, ok := r.Context().Value(connKey{}).(*connInfo); ok {
+	info, ok := r.Context().Value(connKey{}).(*connInfo)
+	if ok {
 		c.Remote, c.Unix, c.Peer = info.remote, info.unix, info.peer
 	}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
@@ -74,6 +76,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.out.finish()
 	} else {
 		h.write(w, c)
+	}
+	if ok && r.ProtoMajor == 2 && r.Context().Err() != nil {
+		info.resets.count(time.Now())
 	}
 	c.reply.Release()
 	c.Call, c.header.h, c.body, c.out = Call{}, nil, progress{}, pieces{}
