@@ -190,7 +190,10 @@ func (s *Server) watcher() *watcher {
 // the listener fails. It closes the listener. What is not for this server goes to other.
 func (s *Server) Serve(l net.Listener, other *Handoff) error {
 	if ok, err := s.begin(); !ok {
-		return errors.Join(err, l.Close())
+		if closed := l.Close(); !errors.Is(closed, net.ErrClosed) { // by who stopped the server
+			err = errors.Join(err, closed)
+		}
+		return err
 	}
 	return s.conns.Serve(l, func(nc net.Conn) *conn { return newConn(s, nc, other) }, (*conn).serve)
 }
