@@ -50,6 +50,10 @@ func (d Datatype) Size() int64 {
 	return 0
 }
 
+// IsFloat says that any bytes are a value and none is an index or a length, so that they
+// may change while a model reads them.
+func (d Datatype) IsFloat() bool { return d == FP16 || d == BF16 || d == FP32 || d == FP64 }
+
 // ParseDatatype finds a datatype by its protocol name; Invalid where there is none.
 func ParseDatatype[T string | []byte](name T) Datatype {
 	switch string(name) {

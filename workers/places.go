@@ -135,7 +135,7 @@ func (x *execution) placedInput(i, k int) (data []byte, gather int64, err error)
 	if p := &x.parts[first]; len(in.Segments) == 1 {
 		if p.data != nil && isAligned(p.data, in.Datatype) {
 			data = p.data
-		} else if p.region != nil && (isFloat(in.Datatype) || p.region.Frozen()) {
+		} else if p.region != nil && (in.Datatype.IsFloat() || p.region.Frozen()) {
 			data = p.region.InPlace(p.off, p.n)
 		}
 		if data != nil && isAligned(data, in.Datatype) {
@@ -159,12 +159,6 @@ func (x *execution) mostCopied() int64 { return int64(x.inst.worker.config.MaxMe
 
 func errCopied(input string, n, most int64) error {
 	return infer.Errorf(infer.InvalidArg, "input '%s' of %d bytes can't be read where it lies, and is too large to be copied: the most is %d", input, n, most)
-}
-
-// isFloat says of a datatype that any bytes are a value and none is an index or a length,
-// so that they may change while a model reads them.
-func isFloat(d infer.Datatype) bool {
-	return d == infer.FP32 || d == infer.FP64 || d == infer.FP16 || d == infer.BF16
 }
 
 // maxLost bounds the elements of BYTES that stand in for those of a request that is lost.

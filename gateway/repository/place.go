@@ -42,7 +42,7 @@ func (m *Model) copied(req *infer.Request) (n int64) {
 		t := &req.Inputs[i]
 		switch {
 		case t.Place.IsZero():
-		case t.Datatype == infer.FP32, t.Datatype == infer.FP16, t.Datatype == infer.BF16, t.Datatype == infer.FP64:
+		case t.Datatype.IsFloat():
 			if m.Config.GetDynamicBatching() != nil {
 				n += t.Place.Size
 			}

@@ -263,17 +263,13 @@ func (w *wanted) allocate(b backend.Batch, o *output, given [][]int64) error {
 		w.data = []byte{}
 		return nil
 	}
-	if isFloat(o.datatype) {
+	if o.datatype.IsFloat() {
 		w.data, err = b.AllocOutput(o.name, size)
 	} else {
 		// The graph may use its outputs as indices: nobody else may change them meanwhile.
 		w.data, err = b.Alloc(size)
 	}
 	return err
-}
-
-func isFloat(d infer.Datatype) bool {
-	return d == infer.FP32 || d == infer.FP64 || d == infer.FP16 || d == infer.BF16
 }
 
 // finish copies what ONNX Runtime allocated and answers the batch.
