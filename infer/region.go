@@ -60,3 +60,6 @@ type Regions interface {
 	// WritePlace copies data to the start of a place that is large enough for it.
 	WritePlace(ctx context.Context, p Place, data []byte) error
 }
+
+// ErrNoRegions is the error of whoever has no Regions.
+func ErrNoRegions() error { return Errorf(Unsupported, "shared memory is not supported") }

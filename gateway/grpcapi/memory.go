@@ -15,16 +15,12 @@ import (
 // attach gives the tensors that lie in regions their places.
 func (s *Service) attach(c *Call) error {
 	if s.regions == nil {
-		return errSharedMemory()
+		return infer.ErrNoRegions()
 	}
 	err := s.regions.Attach(&c.envelope, &c.Request, c.uses)
 	clear(c.uses)
 	c.uses = c.uses[:0]
 	return err
-}
-
-func errSharedMemory() error {
-	return infer.Errorf(infer.Unsupported, "shared memory is not supported")
 }
 
 // regional runs one call about regions: it is answer with the envelope, which says whose
@@ -35,7 +31,7 @@ func regional[T any](ctx context.Context, s *Service, method string, ask func(ct
 	switch {
 	case err != nil:
 	case s.regions == nil:
-		err = errSharedMemory()
+		err = infer.ErrNoRegions()
 	default:
 		v, err = ask(inner, &env, s.regions)
 	}

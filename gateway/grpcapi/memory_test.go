@@ -104,7 +104,7 @@ func TestRegionFaults(t *testing.T) {
 	}
 	without := start(t)
 	_, err := without.client.SystemSharedMemoryStatus(t.Context(), &inference.SystemSharedMemoryStatusRequest{})
-	if status.Code(err) != codes.Unimplemented || infer.CodeOf(errSharedMemory()) != infer.Unsupported {
+	if status.Code(err) != codes.Unimplemented || infer.CodeOf(infer.ErrNoRegions()) != infer.Unsupported {
 		t.Errorf("without a registry: %v", err)
 	}
 }

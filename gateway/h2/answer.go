@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sluice-serve/sluice/gateway/h2c"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -29,8 +30,8 @@ const (
 
 // appendField adds a literal field with a name of its own, never indexed by us.
 func appendField(b []byte, name, value string) []byte {
-	b = appendInt(append(b, 0), len(name))
-	b = appendInt(append(b, name...), len(value))
+	b = h2c.AppendInt(append(b, 0), len(name))
+	b = h2c.AppendInt(append(b, name...), len(value))
 	return append(b, value...)
 }
 
@@ -41,19 +42,7 @@ func appendIndexed(b []byte, name int, value string) []byte {
 	} else {
 		b = append(b, 15, byte(name-15))
 	}
-	return append(appendInt(b, len(value)), value...)
-}
-
-// appendInt adds a length as an integer of 7 bits prefix (RFC 7541, 5.1).
-func appendInt(b []byte, n int) []byte {
-	if n < 127 {
-		return append(b, byte(n))
-	}
-	b = append(b, 127)
-	for n -= 127; n >= 128; n >>= 7 {
-		b = append(b, byte(n)|0x80)
-	}
-	return append(b, byte(n))
+	return append(h2c.AppendInt(b, len(value)), value...)
 }
 
 // appendShrink begins a header block. What we send uses no table, but a peer that made its

@@ -6,6 +6,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/sluice-serve/sluice/gateway/h2c"
 )
 
 // Each case is named after the section of RFC 7541 that it holds. good is a block of
@@ -43,7 +45,7 @@ func TestRFC7541(t *testing.T) {
 			c.frame(http2.FrameHeaders, 4, 3, "\x20"+good+"\xbe")
 		}, 3, bad},
 		{"4.4 an entry larger than the table", func(c *rawConn) {
-			c.frame(http2.FrameHeaders, 4|1, 1, "\x3f\x21"+good+"\x40\x01a"+string(appendInt(nil, 70))+strings.Repeat("b", 70))
+			c.frame(http2.FrameHeaders, 4|1, 1, "\x3f\x21"+good+"\x40\x01a"+string(h2c.AppendInt(nil, 70))+strings.Repeat("b", 70))
 			c.frame(http2.FrameHeaders, 4, 3, good+"\xbe")
 		}, 3, bad},
 		{"5.1 an integer that overflows", block(good + "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), 0, bad},
@@ -55,7 +57,7 @@ func TestRFC7541(t *testing.T) {
 		{"5.2 Huffman", block(good + "\x00\x01a" + string(append([]byte{0x80 | byte(hpack.HuffmanEncodeLength("custom-value"))}, hpack.AppendHuffmanString(nil, "custom-value")...))), 0, "0 x"},
 		{"6.2.3 never indexed", block(good + "\x10\x01a\x01b"), 0, "0 x"},
 		{"6.3 a size update over SETTINGS_HEADER_TABLE_SIZE", block("\x3f\xe2\x1f" + good), 0, bad},
-		{"a string over the header limit", block(good + "\x00\x01a" + string(appendInt(nil, 65537))), 0, bad},
+		{"a string over the header limit", block(good + "\x00\x01a" + string(h2c.AppendInt(nil, 65537))), 0, bad},
 	})
 }
 

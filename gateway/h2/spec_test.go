@@ -7,6 +7,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/sluice-serve/sluice/gateway/h2c"
 )
 
 // More of RFC 9113 and RFC 7541, named after their sections: what the public h2spec asks
@@ -434,7 +436,7 @@ func TestRFC7541Representations(t *testing.T) {
 	bad := "goaway COMPRESSION_ERROR"
 	fails := "9: 100 %25 wrong: %C3%BC%0A"
 	entry := "\x40\x02do\x04fail"
-	filler := func(n int) string { return "\x40\x01f" + string(appendInt(nil, n)) + strings.Repeat("f", n) }
+	filler := func(n int) string { return "\x40\x01f" + string(h2c.AppendInt(nil, n)) + strings.Repeat("f", n) }
 	runRaw(t, []rawCase{
 		{"2.3.3 a name's index past both tables", block(good + "\x7f\x00\x01x"), 0, bad},
 		{"2.3.3 a name's index past both tables, not indexed", block(good + "\x0f\x2f\x01x"), 0, bad},

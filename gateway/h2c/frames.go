@@ -23,8 +23,8 @@ func appendFrame(b []byte, kind, flags byte, stream uint32, payload []byte) []by
 	return append(binary.BigEndian.AppendUint32(b, stream), payload...)
 }
 
-// appendInt adds a length with a prefix of 7 bits (RFC 7541, 5.1).
-func appendInt(b []byte, n int) []byte {
+// AppendInt adds a length with a prefix of 7 bits (RFC 7541, 5.1).
+func AppendInt(b []byte, n int) []byte {
 	if n < 127 {
 		return append(b, byte(n))
 	}
@@ -37,8 +37,8 @@ func appendInt(b []byte, n int) []byte {
 
 // appendField adds a literal that changes no table (RFC 7541, 6.2.2).
 func appendField(b []byte, name, value string) []byte {
-	b = append(appendInt(append(b, 0), len(name)), name...)
-	return append(appendInt(b, len(value)), value...)
+	b = append(AppendInt(append(b, 0), len(name)), name...)
+	return append(AppendInt(b, len(value)), value...)
 }
 
 // appendFrames adds the request as stream 1, which is half-closed by its client.

@@ -25,7 +25,7 @@ const (
 // Source of routes and texts: the shared memory extensions in the original 2.51.
 func (a *API) memoryCall(ctx context.Context, call *Call, rt route, reply *Reply) error {
 	if a.regions == nil {
-		return errSharedMemory()
+		return infer.ErrNoRegions()
 	}
 	switch {
 	case rt.verb == memoryStatus:
@@ -146,9 +146,6 @@ func lacks(field string) error {
 	return infer.Errorf(infer.InvalidArg, "Shared memory register request has no '%s' field", field)
 }
 
-// handleSize is that of a cudaIpcMemHandle_t.
-const handleSize = 64
-
 // cudaSpec reads the document of a CUDA region.
 func cudaSpec(body []byte, spec *regions.Spec) error {
 	var r registration
@@ -176,16 +173,18 @@ func cudaSpec(body []byte, spec *regions.Spec) error {
 	case !r.handle:
 		return absentMember("b64")
 	}
+	handle := &infer.CUDAHandle{Device: int(min(r.device, math.MaxInt32))}
 	raw, err := base64.StdEncoding.DecodeString(r.base64)
 	switch {
 	case r.seen&memberSize == 0:
 		return absentMember("byte_size")
 	case r.seen&memberDevice == 0:
 		return absentMember("device_id")
-	case err != nil || len(raw) != handleSize:
+	case err != nil || len(raw) != len(handle.Raw):
 		return infer.Errorf(infer.InvalidArg, "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
 	}
-	spec.CUDA = &infer.CUDAHandle{Raw: [handleSize]byte(raw), Device: int(min(r.device, math.MaxInt32))}
+	copy(handle.Raw[:], raw)
+	spec.CUDA = handle
 	return nil
 }
 

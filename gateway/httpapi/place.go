@@ -68,7 +68,7 @@ func (x *exchange) attach(call *Call) error {
 		return nil
 	}
 	if x.api.regions == nil {
-		return errSharedMemory()
+		return infer.ErrNoRegions()
 	}
 	env := &x.m.env
 	env.Header, env.Fields = x.get, call.Header
@@ -76,8 +76,4 @@ func (x *exchange) attach(call *Call) error {
 	env.Header, env.Fields = nil, nil
 	clear(x.uses)
 	return err
-}
-
-func errSharedMemory() error {
-	return infer.Errorf(infer.Unsupported, "shared memory is not supported")
 }

@@ -42,7 +42,7 @@ func (p *Pipeline) executePlaced(ctx context.Context, m Model, req *infer.Reques
 // staged executes a request whose tensors a worker reads before and writes behind it.
 func (p *Pipeline) staged(ctx context.Context, m Model, req *infer.Request, send infer.SendFunc) error {
 	if p.regions == nil {
-		return infer.Errorf(infer.Unsupported, "shared memory is not supported")
+		return infer.ErrNoRegions()
 	}
 	if err := p.bring(ctx, req); err != nil {
 		return err

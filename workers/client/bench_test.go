@@ -5,9 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-
-	"github.com/sluice-serve/sluice/infer"
-	"golang.org/x/sys/unix"
 )
 
 // ticks are the CPU time of a process in hundredths of a second.
@@ -49,31 +46,7 @@ func benchmarkExecute(b *testing.B, stream bool, rows int) {
 	}
 	defer w.Memory().Free(mem)
 	batch.Inputs[0].Segments = [][]byte{mem}
-	done, left := make(chan error, 1), 0
-	e := v.Executor(0)
-	batch.Deliver = func(r *infer.Result) {
-		err := r.Err
-		r.Memory.Release()
-		if left--; left <= 0 || err != nil {
-			done <- err
-			return
-		}
-		batch.ID++
-		e.Execute(batch) // as a scheduler does that has more waiting
-	}
-	pid := int(w.States()[0].PID)
-	b.ReportAllocs()
-	before := [2]int64{ticks(b, pid), ticks(b, unix.Getpid())}
-	b.ResetTimer()
-	left = b.N
-	e.Execute(batch)
-	if err := <-done; err != nil {
-		b.Fatal(err)
-	}
-	b.StopTimer()
-	worker, gateway := ticks(b, pid)-before[0], ticks(b, unix.Getpid())-before[1]
-	b.ReportMetric(float64(worker)*1e4/float64(b.N), "worker-cpu-us/op")
-	b.ReportMetric(float64(gateway)*1e4/float64(b.N), "gateway-cpu-us/op")
+	runBatches(b, w, v, batch)
 }
 
 // BenchmarkAnswerAsInput is a batch of 1 MiB whose input is what the worker answered

@@ -60,7 +60,7 @@ func runBatches(b *testing.B, w *Workers, v *Version, batch *infer.Batch) {
 			return
 		}
 		batch.ID++
-		e.Execute(batch)
+		e.Execute(batch) // as a scheduler does that has more waiting
 	}
 	pid := int(w.States()[0].PID)
 	b.ReportAllocs()
