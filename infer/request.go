@@ -115,6 +115,10 @@ type Request struct {
 	// a step of an ensemble.
 	Envelope *Envelope
 
+	// Burst, where it is not nil, is what the request was read in: a scheduler that holds a
+	// request back until its end adds itself.
+	Burst *Burst
+
 	// Memory is the counted memory under Inputs, or nil when they are plain
 	// garbage-collected bytes. The maker of the request releases its reference after
 	// Infer has returned; whoever reads later holds a reference of its own.

@@ -129,7 +129,7 @@ func (h *hotCall) Start(memory *infer.Buffer, message []byte) (wait func()) {
 		h.s.chooseCompression(h.early)
 		return h.infer
 	}
-	h.started = true
+	h.started, h.Request.Burst = true, h.stream.Burst()
 	if wait = h.s.pipeline.Start(h.early, &h.Request, h); wait != nil {
 		h.started = false
 	}

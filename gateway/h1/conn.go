@@ -188,7 +188,7 @@ func (c *conn) one() (usual bool, err error) {
 		return true, c.refuse()
 	}
 	ctx := c.open()
-	c.req.Inline = false
+	c.req.Inline, c.req.Burst = false, nil
 	if c.s.handler.Serve(ctx, &c.req, &c.ans) && !c.answeredYet() {
 		return true, nil
 	}

@@ -59,6 +59,8 @@ type Request struct {
 	// Inline says that who serves it serves others too, and must not wait: its body has
 	// come, and Light has said that it can be answered so.
 	Inline bool
+	// Burst is what it was read in, where it is Inline.
+	Burst *infer.Burst
 	// Passing has a descriptor that came with the request; nil: it came over no Unix socket.
 	Passing *listen.Passing
 }

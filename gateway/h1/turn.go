@@ -214,7 +214,7 @@ func (c *conn) inline() bool {
 		c.r += head
 		c.used, c.posted = true, c.req.Method == "POST"
 		ctx := c.open()
-		c.req.Inline = true
+		c.req.Inline, c.req.Burst = true, &c.eye.burst
 		later := c.s.handler.Serve(ctx, &c.req, &c.ans)
 		c.r += int(c.body.left) // what its handler did not want
 		c.body.left, c.body.done = 0, true

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-serve/sluice/infer"
 )
 
 // watcher hears of clients that leave, and reads what comes on connections that are parked.
@@ -19,6 +21,8 @@ type watcher struct {
 	stop chan struct{}
 	once sync.Once
 	runs sync.WaitGroup
+
+	burst infer.Burst // what was read and is not executed yet
 
 	mu    sync.Mutex
 	last  uint64
@@ -119,8 +123,9 @@ func (w *watcher) of(e *unix.EpollEvent) *conn {
 func (w *watcher) listen() {
 	events := make([]unix.EpollEvent, 128)
 	buf := make([]byte, turnBuffer)
+	defer w.burst.Close()
 	for {
-		n, err := unix.EpollWait(w.fd, events, -1)
+		n, err := w.wait(events)
 		if err != nil && err != unix.EINTR {
 			w.s.log.Error("HTTP: connections are not watched any more", "error", err)
 			return
@@ -136,6 +141,19 @@ func (w *watcher) listen() {
 			}
 		}
 	}
+}
+
+// wait waits for events. What was read before and not executed yet is, once there are none.
+func (w *watcher) wait(events []unix.EpollEvent) (int, error) {
+	if w.burst.Holds() {
+		if n, err := unix.EpollWait(w.fd, events, 0); n > 0 || err != nil {
+			return n, err
+		}
+	}
+	w.burst.Close()
+	n, err := unix.EpollWait(w.fd, events, -1)
+	w.burst.Open()
+	return n, err
 }
 
 func (w *watcher) tick() {

@@ -27,6 +27,8 @@ type conn struct {
 	nc     net.Conn      // reads and writes
 	outer  net.Conn      // is closed
 	try    *listen.Trier // writes without waiting; nil: TLS, or no socket. Whoever has flushing has it
+	taker  *listen.Taker // reads for the reading goroutine; nil as try
+	burst  infer.Burst   // what was read and is not executed yet
 	remote net.Addr
 	auth   credentials.AuthInfo // of TLS; nil: plain text
 
@@ -95,6 +97,7 @@ func newConn(s *Server, nc net.Conn) *conn {
 	c.room.L = &c.mu
 	if s.cfg.TLS == nil {
 		c.try = listen.NewTrier(c.nc)
+		c.taker = listen.NewTaker(c.nc, c.burst.Close)
 	}
 	return c
 }
@@ -104,6 +107,7 @@ func (c *conn) serve() {
 	err := c.handshake()
 	if err == nil {
 		err = c.loop()
+		c.burst.Close()
 	}
 	var fault *connError
 	if errors.As(err, &fault) {
@@ -259,15 +263,25 @@ func (c *conn) receive(b []byte) (int, error) {
 		c.news = false
 		c.Flush()
 	}
-	n, err := c.nc.Read(b)
+	n, err := c.read(b)
 	if n > 0 {
 		c.heard.Store(infer.Now())
+		c.burst.Open()
 		return n, nil
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) && c.woken() {
 		return 0, nil
 	}
 	return 0, err
+}
+
+// read reads once. What was read before and not executed yet is, once nothing more is there.
+func (c *conn) read(b []byte) (int, error) {
+	if c.taker != nil {
+		return c.taker.Read(b)
+	}
+	c.burst.Close()
+	return c.nc.Read(b)
 }
 
 // woken says that a read ended because watch wants the reader to look around. In the

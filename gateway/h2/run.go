@@ -35,6 +35,7 @@ func (c *conn) start(st *Stream) {
 	c.mu.Unlock()
 	memory, data := st.in.memory, st.in.data
 	st.in.memory, st.in.data = nil, nil
+	st.early = true
 	if st.rest = st.startCall(memory, data); st.rest != nil {
 		c.s.crew.run(st)
 	} else if !st.life.CompareAndSwap(callStarting, callWaiting) {

@@ -36,6 +36,7 @@ type Stream struct {
 	dispatched bool
 	rest       func()      // what Start left to do, for a goroutine of the crew
 	discard    bool        // what still comes is not looked at
+	early      bool        // the reading goroutine starts it
 	quiet      atomic.Bool // a goroutine waits for its first message: it is counted
 
 	// Guarded by conn.mu.
@@ -100,6 +101,14 @@ func (st *Stream) Value(key any) any {
 
 // Method is the call's path, "/package.Service/Method".
 func (st *Stream) Method() string { return st.head.path }
+
+// Burst is what the call's message was read in, for its Start; nil: it has come by itself.
+func (st *Stream) Burst() *infer.Burst {
+	if !st.early {
+		return nil
+	}
+	return &st.c.burst
+}
 
 // Remote is the peer's address.
 func (st *Stream) Remote() net.Addr { return st.c.remote }

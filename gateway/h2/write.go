@@ -261,6 +261,9 @@ const backlog = 1 << 20
 // makeRoomLocked holds the reader while too much waits to be written.
 func (c *conn) makeRoomLocked() {
 	for len(c.out.small) > backlog && c.ended == nil {
+		c.mu.Unlock()
+		c.burst.Close()
+		c.mu.Lock()
 		c.asideLocked()
 		c.waitLocked()
 	}

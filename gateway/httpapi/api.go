@@ -188,6 +188,7 @@ type Call struct {
 	Peer   infer.Peer // of a Unix socket
 	// Inline says that Start must not wait, nor write to a log: its caller serves others too.
 	Inline bool
+	Burst  *infer.Burst // what it was read in; nil: nothing that is waited for
 	// Certificate is the client's, verified by the transport; nil: none.
 	Certificate *x509.Certificate
 	// Stream sends answers that come piece by piece; a Reply that is Streamed has gone

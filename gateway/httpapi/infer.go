@@ -116,7 +116,7 @@ func (a *API) startInfer(ctx context.Context, call *Call, rt route, reply *Reply
 		x.free()
 		return false
 	}
-	x.started = true
+	x.started, x.m.req.Burst = true, call.Burst
 	if wait := a.pipeline.Start(inner, &x.m.req, x); wait != nil {
 		x.started = false
 		if call.Inline {

@@ -31,7 +31,7 @@ func (p *plain) Serve(ctx context.Context, r *h1.Request, a *h1.Answer) (later b
 		c = &plainCall{}
 	}
 	c.header.r, c.answer = r, a
-	c.Call = Call{Method: r.Method, Path: r.Path, Header: &c.header, Body: r.Body, Length: r.Length, Remote: r.Remote, Unix: r.Unix, Peer: r.Peer, Inline: r.Inline, Stream: c}
+	c.Call = Call{Method: r.Method, Path: r.Path, Header: &c.header, Body: r.Body, Length: r.Length, Remote: r.Remote, Unix: r.Unix, Peer: r.Peer, Inline: r.Inline, Burst: r.Burst, Stream: c}
 	if r.Passing != nil {
 		c.Descriptor = r.Passing
 	}

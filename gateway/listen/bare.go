@@ -54,7 +54,7 @@ func Send(fd int, bufs ...[]byte) (n int, err error) {
 // nothing has come. io.EOF: the peer sends no more.
 func Receive(fd int, p []byte) (n int, err error) {
 	for {
-		if n, err = unix.Read(fd, p); err != unix.EINTR {
+		if n, err = syscall.Read(fd, p); err != unix.EINTR { // of the package that the race detector knows
 			break
 		}
 	}

@@ -2,9 +2,12 @@ package listen
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
+	"os"
 	"testing"
+	"time"
 )
 
 // A Trier writes all, or says how much a peer that reads nothing has let through.
@@ -67,5 +70,60 @@ func TestRest(t *testing.T) {
 		if got := string(bytes.Join(rest, nil)); got != want {
 			t.Errorf("%d: %q, want %q", n, got, want)
 		}
+	}
+}
+
+// A Taker reads what is there without a word, and tells before it waits; deadlines and the
+// peer's end are those of its connection.
+func TestTaker(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	waits := 0
+	take := NewTaker(server, func() {
+		if waits++; waits > 1 {
+			return
+		}
+		if _, err := client.Write([]byte("abcdef")); err != nil {
+			t.Error(err)
+		}
+	})
+	got := make([]byte, 4)
+	if n, err := take.Read(got); n != 4 || err != nil || string(got) != "abcd" || waits != 1 {
+		t.Fatalf("%d %q %v after %d waits", n, got, err, waits)
+	}
+	if n, err := take.Read(got); n != 2 || err != nil || waits != 1 {
+		t.Fatalf("%d %v after %d waits: what is there takes none", n, err, waits)
+	}
+	if err := server.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := take.Read(got); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("%d %v at the deadline", n, err)
+	}
+	if err := server.SetReadDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	client.Close()
+	if n, err := take.Read(got); n != 0 || err != io.EOF {
+		t.Fatalf("%d %v at the end", n, err)
+	}
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	if NewTaker(a, func() {}) != nil {
+		t.Error("a pipe has no socket")
 	}
 }

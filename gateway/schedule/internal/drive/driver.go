@@ -182,7 +182,10 @@ func (d *Driver) enqueue(it *item) error {
 	if d.cfg.Preserve {
 		d.order.add(it)
 	}
-	posts := d.nextLocked(now)
+	var posts *batch
+	if !it.req.Burst.Add(d, now) {
+		posts = d.nextLocked(now)
+	}
 	delta := d.core.Pending() - before
 	late := d.lateLocked()
 	d.mu.Unlock()
@@ -190,6 +193,19 @@ func (d *Driver) enqueue(it *item) error {
 	d.queued(delta)
 	d.tell(late)
 	return nil
+}
+
+// Dispatch is infer.Dispatcher's: the burst that requests were read in is over.
+func (d *Driver) Dispatch() {
+	d.mu.Lock()
+	before := d.core.Pending()
+	posts := d.nextLocked(d.deps.Clock.Now())
+	delta := d.core.Pending() - before
+	late := d.lateLocked()
+	d.mu.Unlock()
+	d.post(posts)
+	d.queued(delta)
+	d.tell(late)
 }
 
 // admitLocked readies an item for the line, or refuses it. rival gives way to it; nil:
@@ -207,7 +223,7 @@ func (d *Driver) admitLocked(it *item) (rival *item, err error) {
 	if err := d.admit(it); err != nil {
 		return nil, err
 	}
-	alone := !d.cfg.Batches || (!d.cfg.Holds && d.core.Idle())
+	alone := !d.cfg.Batches || (!d.cfg.Holds && it.req.Burst == nil && d.core.Idle())
 	if err := d.layout.place(it, alone); err != nil {
 		return nil, infer.Refusef(infer.Unavailable, infer.ReasonMemory, "%sno memory for the request: %w", it.req.Prefix(), err)
 	}

@@ -1,0 +1,88 @@
+package infer
+
+import "sync"
+
+// Burst gathers whom a reader has given requests to, so that what arrived together is
+// executed together: a batch is formed when the reader finds nothing more to read, not for
+// the first request that it has read. The zero value is closed, and gathers nothing.
+//
+// The reader opens it when something has come, and must close it before it waits for
+// anything. Others may add to it.
+type Burst struct {
+	mu    sync.Mutex
+	open  bool
+	since int64 // when the first was added since it was opened, or since one was refused
+	adds  int   // since then
+	n     int   // in due
+	due   [4]Dispatcher
+}
+
+// Dispatcher has requests that wait until a burst is over. It can be compared.
+type Dispatcher interface {
+	// Dispatch executes what can be executed. It does not wait.
+	Dispatch()
+}
+
+// How much a burst holds back: then the next one is refused, and leaves with all the others.
+const (
+	burstMost = 64
+	burstTime = 200_000 // ns
+)
+
+// Open begins a burst.
+func (b *Burst) Open() {
+	b.mu.Lock()
+	b.open = true
+	b.mu.Unlock()
+}
+
+// Add says that d has got a request at a time, on the clock of Now, and is told at the end of
+// the burst. False: it has to dispatch at once, as there is no burst (also where b is nil),
+// or it has lasted long enough.
+func (b *Burst) Add(d Dispatcher, now int64) bool {
+	if b == nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.open {
+		return false
+	}
+	if b.adds == 0 {
+		b.since = now
+	}
+	if b.adds++; b.adds >= burstMost || now-b.since >= burstTime {
+		b.adds = 0
+		return false
+	}
+	for _, have := range b.due[:b.n] {
+		if have == d {
+			return true
+		}
+	}
+	if b.n == len(b.due) {
+		return false
+	}
+	b.due[b.n] = d
+	b.n++
+	return true
+}
+
+// Holds says that somebody waits for the burst's end.
+func (b *Burst) Holds() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.n > 0
+}
+
+// Close ends the burst, if there is one.
+func (b *Burst) Close() {
+	b.mu.Lock()
+	due, n := b.due, b.n
+	clear(b.due[:n])
+	b.open, b.n, b.adds = false, 0, 0
+	b.mu.Unlock()
+	for _, d := range due[:n] {
+		d.Dispatch()
+	}
+}
