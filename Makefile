@@ -15,6 +15,8 @@ export PYTHONDONTWRITEBYTECODE := 1
 REPOSITORY ?= models
 FLAGS ?=
 SECONDS ?= 600
+# Of C that stands alone, the benchmarks'; scripts/peer.sh has them too.
+C_WARNINGS := -std=c11 -Wall -Wextra -Werror
 OURS := git ls-files -co --exclude-standard -- '*.go' ':!*.pb.go'
 
 help: ## list what there is
@@ -45,6 +47,13 @@ bench-tracing: build venv-test ## what spans cost, sampled at 0, 1 and 100 % (AR
 	@go build -o bin/loadgen ./bench/loadgen
 	@$(VENV) bench/tracing.py $(ARGS)
 
+bench-transports: build venv-test ## our transports beside the libraries', and with --original beside the original (ARGS=--original)
+	@$(if $(findstring --original,$(ARGS)),scripts/peer.sh)
+	@$(VENV) scripts/make_models.py bench .cache/bench-models
+	@go build -o bin/loadgen ./bench/loadgen
+	@$(CC) -O2 $(C_WARNINGS) -pthread -o bin/machine bench/machine/machine.c
+	@$(VENV) bench/transports.py $(ARGS)
+
 soak: build ## honest and hostile clients on a real server, for leaks and wrong answers (SECONDS=600, ARGS=-seed=1)
 	@go build -o bin/soak ./test/soak
 	@bin/soak -server bin/sluice -seconds $(SECONDS) $(ARGS)
@@ -60,13 +69,14 @@ vet: headers runtime ## go vet
 	@echo "== go vet"
 	@CGO_CFLAGS="$$(scripts/cflags.sh)" go vet $(TAGS) ./...
 
-lint: syntax ## layout, comments, sizes (test/arch); Python and shell syntax
+lint: syntax ## layout, comments, sizes (test/arch); Python, shell and C syntax
 	@echo "== lint"
 	@go test -count=1 ./test/arch >/dev/null || go test -count=1 ./test/arch
 
 syntax:
 	@git ls-files -co --exclude-standard -- '*.py' | $(PYTHON) -c 'import ast, sys; [ast.parse(open(f).read(), f) for f in sys.stdin.read().split()]'
 	@for f in $$(git ls-files -co --exclude-standard -- '*.sh') .ci/run; do bash -n "$$f"; done
+	@for f in bench/*/*.c; do $(CC) $(C_WARNINGS) -fsyntax-only "$$f"; done
 
 generate: venv-tools ## write the generated Go code again
 	@echo "== proto/generate.sh"
@@ -117,4 +127,4 @@ interop:
 headers:
 	@[ -n "$$(go list -m -f '{{.Dir}}' github.com/yalue/onnxruntime_go)" ] || { echo "== Go modules"; go mod download; }
 
-.PHONY: help run build test bench bench-tracing soak fmt fmt-check vet lint generate generate-check syntax clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus interop headers
+.PHONY: help run build test bench bench-tracing bench-transports soak fmt fmt-check vet lint generate generate-check syntax clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus interop headers

@@ -41,18 +41,6 @@ class Sink(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def cpu_of(pid):
-    """Seconds that a process and its descendants have computed, from the scheduler's own nanoseconds."""
-    total = 0
-    for p in [pid, *harness.descendants(pid)]:
-        for task in pathlib.Path(f"/proc/{p}/task").iterdir():
-            try:
-                total += int((task / "schedstat").read_text().split()[0])
-            except OSError:
-                pass
-    return total / 1e9
-
-
 def lost(server):
     line = [v for v in server.metrics_text().splitlines() if v.startswith("sluice_traces_dropped_total")]
     return float(line[0].split()[1]) if line else 0
@@ -62,10 +50,10 @@ def slice_of(server, rate, protocol, concurrency, seconds):
     if rate is not None:
         status, _, answer = server.ask("/v2/trace/setting", f'{{"trace_rate": "{rate}"}}'.encode())
         assert status == 200, answer
-    before, cpu, gone = run.counted(server, "mlp")[0], cpu_of(server.pid), lost(server)
+    before, cpu, gone = run.counted(server, "mlp")[0], run.cpu_of(server.pid), lost(server)
     r = run.loadgen(getattr(server, protocol), "mlp", protocol, concurrency, seconds)
     requests = run.counted(server, "mlp")[0] - before
-    return (cpu_of(server.pid) - cpu) / requests * 1e6, r["per_second"], (lost(server) - gone) / requests
+    return (run.cpu_of(server.pid) - cpu) / requests * 1e6, r["per_second"], (lost(server) - gone) / requests
 
 
 # Functions of tracing on the path of a request, and those of the exporter with all that it calls.

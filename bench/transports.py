@@ -1,19 +1,28 @@
 #!/usr/bin/env python3
-"""What our transports cost beside the library's: CPU of gateway and worker for each request, over HTTP and gRPC.
+"""What our transports cost beside the library's, and beside the original: CPU of the server for each request.
 
-    transports.py [--rounds N] [--seconds S] [--only WORD[,WORD...]]
+    transports.py [--original] [--rounds N] [--seconds S] [--only WORD[,WORD...]]
 
 Two servers of the same build, one with --http-transport and --grpc-transport `sluice`, one with `library`; identity and
 limits are off, metrics on, spans sampled at 1 % and sent to a receiver in this process that drops them. Points are an
 identity model of 16 floats through the worker, another with 602 KB each way, the small network, and a hit of the response
-cache. Slices are interleaved, the second server first in every other round; shown are medians and the middle half of ours.
-Build before: make build && go build -o bin/loadgen ./bench/loadgen
+cache. --original adds tritonserver 2.51 with its metrics and without traces, where the identity models are a backend in C
+(bench/peer/identity.c) of the same configs, in its own process; the hit is of its local cache before a Python model, which
+is not asked; the small network it has not, whose one backend here is Python's (`make bench` has that).
+
+Slices are interleaved, in another order each round; shown are medians over the rounds, with the middle half of ours and of
+the shares, each of which is of one round. `aim` is the share that the project set out for, of figures that another, quicker
+machine gave for the original. Before the table stands how slow this one is just now (bench/machine/machine.c, once a round),
+with the least and the most. `make bench-transports` builds what this needs.
 """
 import argparse
 import http.server
+import json
 import os
 import pathlib
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,17 +35,99 @@ run.MODELS["identity_fp32"] = ("INPUT0", "1,16")
 POINTS = [("identity_fp32", 1), ("identity_fp32", 8), ("identity_fp32", 64), ("echo", 1), ("echo", 8), ("mlp", 8), ("mlp", 32),
           ("mlp_cached", 8), ("mlp_cached", 32)]
 TRANSPORTS = ("sluice", "library")
+# CPU us a request: what was asked of us, and what the original took on the machine where that was set.
+AIMS = {("identity_fp32", "grpc", 8): (20, 100), ("identity_fp32", "grpc", 64): (10, 69), ("identity_fp32", "http", 8): (25, 72),
+        ("identity_fp32", "http", 64): (20, 61), ("echo", "grpc", 8): (420, 882), ("echo", "http", 8): (370, 1313),
+        ("mlp_cached", "grpc", 32): (6, 49), ("mlp_cached", "http", 32): (15, 43)}
+MACHINE = {"syscall": "a system call", "loopback": "write and read on the loopback", "wake": "waking a core that rests, the waker",
+           "woken": "the woken", "wake_latency": "until it runs", "turn": "there and back between two cores", "turn_cpu": "CPU of both",
+           "sleep": "a sleep"}
 
 
 def measure(server, model, protocol, concurrency, seconds):
-    before, cpu = run.counted(server, model), tracing.cpu_of(server.pid)
+    before, cpu = run.counted(server, model), run.cpu_of(server.pid)
     got = run.loadgen(getattr(server, protocol), model, protocol, concurrency, seconds)
-    spent, after = tracing.cpu_of(server.pid) - cpu, run.counted(server, model)
+    spent, after = run.cpu_of(server.pid) - cpu, run.counted(server, model)
     return {**got, "cpu": 1e6 * spent / (after[0] - before[0]), "batch": (after[2] - before[2]) / max(1, after[1] - before[1])}
+
+
+def machine():
+    return json.loads(subprocess.run([run.ROOT / "bin/machine"], check=True, capture_output=True, text=True, timeout=30).stdout)
+
+
+def servers_of(folder, original, sink):
+    """The systems by name, started one by one: a dictionary that fills, so that those can be stopped that did start."""
+    own = folder / "own"
+    (own / "echo" / "1").mkdir(parents=True)
+    (own / "echo" / "config.pbtxt").write_text(run.ECHO)
+    servers = {}
+    try:
+        for transport in TRANSPORTS:
+            servers[transport] = run.harness.Server(repositories=[run.REPOSITORIES / "sluice", own], flags=[
+                run.CACHE, f"--http-transport={transport}", f"--grpc-transport={transport}", "--trace-config=mode=opentelemetry",
+                "--trace-config=rate=100", f"--trace-config=opentelemetry,url=http://127.0.0.1:{sink.server_port}/v1/traces"])
+        if original:
+            theirs = folder / "theirs"
+            shutil.copytree(own / "echo", theirs / "echo")
+            shutil.copytree(run.REPOSITORIES / "sluice" / "identity_fp32", theirs / "identity_fp32")
+            shutil.copytree(run.REPOSITORIES / "peer" / "mlp_cached", theirs / "mlp_cached")
+            servers["original"] = run.Original(theirs)
+    except BaseException:
+        stop(servers)
+        raise
+    return servers
+
+
+def stop(servers):
+    for server in servers.values():
+        server.stop()
+
+
+def take(servers, points, args):
+    """All runs: (point, system) -> the figures of each round; and the machine's."""
+    runs, figures = {}, []
+    for n in range(args.rounds):
+        figures.append(machine())
+        for point in points:
+            names = [s for s in servers if s != "original" or point[0] != "mlp"]
+            for system in names[n % len(names):] + names[:n % len(names)]:
+                runs.setdefault((point, system), []).append(measure(servers[system], *point, args.seconds))
+    return runs, figures
+
+
+def half(values, form):
+    """The middle half of some values, as text."""
+    values = sorted(values)
+    return f"{values[len(values) // 4]:{form}} … {values[-1 - len(values) // 4]:{form}}"
+
+
+def share(runs, point):
+    """Ours of the original's CPU, round by round, and the share that was aimed for."""
+    if (point, "original") not in runs:
+        return ["", "", ""]
+    shares = [a["cpu"] / b["cpu"] for a, b in zip(runs[point, "sluice"], runs[point, "original"])]
+    aim = AIMS.get(point)
+    return [f"{statistics.median(shares):.2f}", half(shares, ".2f"), f"{aim[0] / aim[1]:.2f} ({aim[0]}/{aim[1]})" if aim else ""]
+
+
+def table(runs, points, original):
+    """Rows of columns that stand below one another, the first of them names."""
+    head = ["model, protocol, concurrency", "CPU us", "middle half", "req/s", "p50 us", "batch", "library: CPU", "req/s", "p50"]
+    rows = [head + (["original: CPU", "req/s", "p50", "batch", "share", "middle half", "aim"] if original else [])]
+    for point in points:
+        at = {s: {k: f"{statistics.median(r[k] for r in runs[point, s]):.{1 if k in ('cpu', 'batch') else 0}f}"
+                  for k in ("cpu", "per_second", "p50_us", "batch")} for s in (*TRANSPORTS, "original") if (point, s) in runs}
+        rows.append([" ".join(map(str, point)), at["sluice"]["cpu"], half([r["cpu"] for r in runs[point, "sluice"]], ".1f"),
+                     *(at["sluice"][k] for k in ("per_second", "p50_us", "batch")), *(at["library"][k] for k in ("cpu", "per_second", "p50_us"))])
+        if original:
+            rows[-1] += [*(at["original"].values() if "original" in at else [""] * 4), *share(runs, point)]
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths))).rstrip() for r in rows)
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--original", action="store_true", help="beside tritonserver with a backend in C: `make peer` first")
     p.add_argument("--rounds", type=int, default=7)
     p.add_argument("--seconds", type=float, default=0.5)
     p.add_argument("--only", default="")
@@ -46,31 +137,17 @@ def main():
     points = [q for q in points if not words or any(w in " ".join(map(str, q)) for w in words)]
     sink = http.server.ThreadingHTTPServer(("127.0.0.1", 0), tracing.Sink)
     threading.Thread(target=sink.serve_forever, daemon=True).start()
-    servers, runs = {}, {}
-    with tempfile.TemporaryDirectory() as own:
-        echo = pathlib.Path(own) / "echo"
-        (echo / "1").mkdir(parents=True)
-        (echo / "config.pbtxt").write_text(run.ECHO)
+    with tempfile.TemporaryDirectory() as folder:
+        servers = servers_of(pathlib.Path(folder), args.original, sink)
         try:
-            for transport in TRANSPORTS:
-                servers[transport] = run.harness.Server(repositories=[run.REPOSITORIES / "sluice", own], flags=[
-                    run.CACHE, f"--http-transport={transport}", f"--grpc-transport={transport}", "--trace-config=mode=opentelemetry",
-                    "--trace-config=rate=100", f"--trace-config=opentelemetry,url=http://127.0.0.1:{sink.server_port}/v1/traces"])
-            for n in range(args.rounds):
-                for point in points:
-                    for transport in TRANSPORTS if n % 2 == 0 else TRANSPORTS[::-1]:
-                        runs.setdefault((point, transport), []).append(measure(servers[transport], *point, args.seconds))
+            runs, figures = take(servers, points, args)
         finally:
-            for server in servers.values():
-                server.stop()
+            stop(servers)
             sink.shutdown()
-    print("model, protocol, concurrency | CPU us | middle half | req/s | p50 us | batch | library: CPU us | req/s | p50 us")
-    for point in points:
-        ours, theirs = ({k: statistics.median(r[k] for r in runs[point, t]) for k in ("cpu", "per_second", "p50_us", "batch")} for t in TRANSPORTS)
-        cpu = sorted(r["cpu"] for r in runs[point, "sluice"])
-        print(" | ".join([" ".join(map(str, point)), f"{ours['cpu']:.1f}", f"{cpu[len(cpu) // 4]:.1f} … {cpu[-1 - len(cpu) // 4]:.1f}",
-                          f"{ours['per_second']:.0f}", f"{ours['p50_us']:.0f}", f"{ours['batch']:.1f}", f"{theirs['cpu']:.1f}",
-                          f"{theirs['per_second']:.0f}", f"{theirs['p50_us']:.0f}"]))
+    print("this machine, us: " + ", ".join(
+        f"{text} {statistics.median(f[k] for f in figures):.{1 if k == 'syscall' else 0}f} ({min(f[k] for f in figures):.{1 if k == 'syscall' else 0}f}"
+        f" to {max(f[k] for f in figures):.{1 if k == 'syscall' else 0}f})" for k, text in MACHINE.items()))
+    print(table(runs, points, args.original))
     print(f"load average at the end {os.getloadavg()[0]:.2f}, {os.cpu_count()} cores")
 
 
