@@ -60,20 +60,24 @@ dynamic_batching { }
 instance_group [ { count: 1 kind: KIND_CPU } ]
 `
 
-// startPath runs a whole gateway with one worker and one model, "id".
-func startPath(t *testing.T) ports {
+// startPath runs a whole gateway with one worker and two models, "id" and "kept", which
+// is "id" with its answers in the response cache.
+func startPath(t testing.TB) (*Gateway, ports) {
 	t.Helper()
 	t.Setenv(roleEnv, "worker")
 	repository := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(repository, "id", "1"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(repository, "id", "config.pbtxt"), []byte(pathModel), 0o644); err != nil {
-		t.Fatal(err)
+	for name, config := range map[string]string{"id": pathModel, "kept": pathModel + "response_cache { enable: true }"} {
+		if err := os.MkdirAll(filepath.Join(repository, name, "1"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(repository, name, "config.pbtxt"), []byte(config), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	cfg := DefaultConfig()
 	cfg.Repository.Paths = []string{repository}
 	cfg.ExitGrace = time.Millisecond
+	cfg.Cache = CacheConfig{"local": {"size": "16777216"}}
 	cfg.Workers.Binary = os.Args[0]
 	cfg.Workers.RequestArena, cfg.Workers.ResponseArena = 16<<20, 16<<20
 	for _, l := range []*Listen{&cfg.HTTP.Listen, &cfg.GRPC.Listen, &cfg.Metrics.Listen} {
@@ -94,14 +98,14 @@ func startPath(t *testing.T) ports {
 	})
 	p := g.ports()
 	waitReady(t, p.HTTP)
-	return p
+	return g, p
 }
 
-func waitReady(t *testing.T, port int) {
+func waitReady(t testing.TB, port int) {
 	t.Helper()
 	for end := time.Now().Add(60 * time.Second); ; runtime.Gosched() {
 		nc := connect(t, port)
-		_, err := io.WriteString(nc, "GET /v2/models/id/ready HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+		_, err := io.WriteString(nc, "GET /v2/health/ready HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
 		answer, _ := io.ReadAll(nc) // an answer that is cut off is not the one that is waited for
 		_ = nc.Close()
 		if err == nil && bytes.HasPrefix(answer, []byte("HTTP/1.1 200")) {
@@ -113,7 +117,7 @@ func waitReady(t *testing.T, port int) {
 	}
 }
 
-func connect(t *testing.T, port int) net.Conn {
+func connect(t testing.TB, port int) net.Conn {
 	t.Helper()
 	nc, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
@@ -225,7 +229,7 @@ func TestPathAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector empties pools now and then")
 	}
-	p := startPath(t)
+	_, p := startPath(t)
 	for name, c := range map[string]struct {
 		once func()
 		most float64

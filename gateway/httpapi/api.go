@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"net/netip"
 	"os"
@@ -106,6 +107,9 @@ type APIConfig struct {
 	// lower-case name. "" forwards none. Source: --http-header-forward-pattern.
 	HeaderForward string
 	Platform      *Platform // nil: the protocol's own paths
+	// NoKeptHeads makes it read the JSON part of every request, whatever came before. For
+	// tests: the answers are the same.
+	NoKeptHeads bool
 }
 
 // APIDeps are the API's collaborators. Failed and Answered may be nil; they are called
@@ -138,6 +142,7 @@ type API struct {
 
 	exchanges sync.Pool // of *exchange
 	messages  sync.Pool // of *message
+	heads     heads
 	deflaters deflaters
 }
 
@@ -151,6 +156,7 @@ func NewAPI(c APIConfig, d APIDeps) (*API, error) {
 	if a.answered == nil {
 		a.answered = func(int) {}
 	}
+	a.heads.seed, a.heads.on = maphash.MakeSeed(), !c.NoKeptHeads
 	if c.HeaderForward != "" {
 		re, err := regexp.Compile("(?i)" + c.HeaderForward)
 		if err != nil {

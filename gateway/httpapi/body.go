@@ -105,7 +105,7 @@ func jsonTooLarge(n, most int64) error {
 // expanded refuses inputs whose data in JSON are more bytes as tensors than a body may be:
 // "0," may stand for eight.
 // Source: the original's check and text of 2.7x.
-func (d *decoder) expanded(most int64) error {
+func (d *form) expanded(most int64) error {
 	for i := range d.inputs {
 		in := &d.inputs[i]
 		if n := int64(in.data.to - in.data.from); n > most {
@@ -231,43 +231,57 @@ func (t *intake) drop() {
 	t.buf = nil
 }
 
-// layout gives each input its offset and returns the bytes of all. The sizes of binary
-// inputs are held against what is left of the body before anything is allocated.
-func (d *decoder) layout(b *bodyReader) (int64, error) {
+// arrange gives each input its offset.
+func (d *form) arrange() {
+	d.total = 0
+	for i := range d.inputs {
+		in := &d.inputs[i]
+		in.offset = (d.total + align - 1) &^ (align - 1)
+		d.total = in.offset + in.bytes() // what is too much for it is too much for any body
+	}
+}
+
+// bytes are those of the input's data in the request's memory.
+func (in *input) bytes() int64 {
+	if in.source == fromBinary {
+		return in.size
+	}
+	return int64(in.data.to - in.data.from)
+}
+
+// announced holds the sizes of binary inputs against what is left of the body, before
+// anything is allocated.
+func (d *form) announced(b *bodyReader) error {
 	left := b.length - b.read
 	if b.length < 0 {
 		left = b.limit - b.read
 	}
-	var total int64
 	for i := range d.inputs {
 		in := &d.inputs[i]
-		size := int64(in.data.to - in.data.from)
-		if in.source == fromBinary {
-			if size = in.size; size > left {
-				if b.length < 0 {
-					return 0, bodyTooLarge(b.read+size, b.limit)
-				}
-				return 0, b.missing(string(d.text[in.name.from:in.name.to]), size-left)
-			}
-			left -= size
+		if in.source != fromBinary {
+			continue
 		}
-		in.offset = (total + align - 1) &^ (align - 1)
-		total = in.offset + size
+		if in.size > left {
+			if b.length < 0 {
+				return bodyTooLarge(b.read+in.size, b.limit)
+			}
+			return b.missing(string(d.text[in.name.from:in.name.to]), in.size-left)
+		}
+		left -= in.size
 	}
 	if b.length >= 0 && left > 0 {
-		return 0, b.additional()
+		return b.additional()
 	}
-	return total, nil
+	return nil
 }
 
 // tensors reads the binary inputs and copies those from JSON beside them; tensors and
 // inputs go in step. The returned buffer is the caller's, nil for no bytes at all.
-func (d *decoder) tensors(b *bodyReader, bodies Bodies, tensors []infer.Tensor) (*infer.Buffer, error) {
-	total, err := d.layout(b)
-	if err != nil {
+func (d *form) tensors(b *bodyReader, bodies Bodies, tensors []infer.Tensor) (*infer.Buffer, error) {
+	if err := d.announced(b); err != nil {
 		return nil, err
 	}
-	t := intake{bodies: bodies, growth: growth, total: total}
+	t := intake{bodies: bodies, growth: growth, total: d.total}
 	for i := range d.inputs {
 		if err := d.place(&t, b, &d.inputs[i]); err != nil {
 			t.drop()
@@ -280,18 +294,14 @@ func (d *decoder) tensors(b *bodyReader, bodies Bodies, tensors []infer.Tensor) 
 	}
 	for i := range d.inputs {
 		in := &d.inputs[i]
-		size := in.size
-		if in.source != fromBinary {
-			size = int64(in.data.to - in.data.from)
-		}
-		if size > 0 {
+		if size := in.bytes(); size > 0 {
 			tensors[i].Data = t.buf.Data[in.offset : in.offset+size : in.offset+size]
 		}
 	}
 	return t.buf, nil
 }
 
-func (d *decoder) place(t *intake, b *bodyReader, in *input) error {
+func (d *form) place(t *intake, b *bodyReader, in *input) error {
 	if in.source != fromBinary {
 		if in.data.from == in.data.to {
 			return nil

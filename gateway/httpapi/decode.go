@@ -27,12 +27,12 @@ func (s span) of(all string) string { return all[s.from:s.to] }
 
 // input is one input while the document is read.
 type input struct {
-	name     span // of decoder.text
-	dims     span // of decoder.dims
+	name     span // of form.text
+	dims     span // of form.dims
 	datatype infer.Datatype
-	data     span  // of decoder.scratch; data from JSON
+	data     span  // of form.scratch; data from JSON
 	size     int64 // bytes of binary data
-	offset   int64 // where the data lies in the request's memory
+	offset   int64 // where the data lies in the request's memory, once it is arranged
 	place    place // fromShared
 	source   source
 	faults   [numSlots]error
@@ -64,7 +64,7 @@ type output struct {
 	binary         bool
 	binarySet      bool
 	place          place
-	params         span // of decoder.outParams
+	params         span // of form.outParams
 }
 
 // param is one parameter while the document is read.
@@ -74,10 +74,8 @@ type param struct {
 	str   span
 }
 
-// decoder reads the JSON part of a request. It is used again; the strings and shapes of
-// a request are copied out once, at the end.
-type decoder struct {
-	s       json.Scanner
+// form is what the JSON part of a request says. It depends on its bytes alone.
+type form struct {
 	text    []byte // names, ids, string values, one behind the other
 	scratch []byte // tensor data from JSON
 	dims    []int64
@@ -93,8 +91,16 @@ type decoder struct {
 	timeout      uint64
 	start, end   bool
 	binaryOutput bool
-	seen         member
-	fault        error // the first value with no meaning
+	total        int64 // bytes of all inputs as they are arranged
+}
+
+// decoder reads the JSON part of a request. It is used again; the strings and shapes of
+// a request are copied out once, at the end.
+type decoder struct {
+	form
+	s     json.Scanner
+	seen  member
+	fault error // the first value with no meaning
 }
 
 // member marks the members of an object that were seen: the first one counts, as in
@@ -108,9 +114,9 @@ func (m *member) first(bit member) bool {
 }
 
 func (d *decoder) reset() {
-	s := d.s
-	*d = decoder{s: s, text: d.text[:0], scratch: d.scratch[:0], dims: d.dims[:0], inputs: d.inputs[:0],
+	d.form = form{text: d.text[:0], scratch: d.scratch[:0], dims: d.dims[:0], inputs: d.inputs[:0],
 		outputs: d.outputs[:0], params: d.params[:0], outParams: d.outParams[:0]}
+	d.seen, d.fault = 0, nil
 	if cap(d.scratch) > keepBuffer {
 		d.scratch = nil
 	}
@@ -401,9 +407,9 @@ func (d *decoder) value(p *param) (bool, error) {
 	return false, d.s.Skip()
 }
 
-// fill copies what was read into a request; the tensors' Data comes later.
-func (d *decoder) fill(m *message) {
-	all := string(d.text)
+// fill copies what was read into a request, whose strings are parts of all, the text; the
+// tensors' Data comes later.
+func (d *form) fill(m *message, all string) {
 	dims := m.dims[:0]
 	if len(d.dims) > len(m.dims) {
 		dims = make([]int64, 0, len(d.dims))

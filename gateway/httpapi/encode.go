@@ -115,12 +115,12 @@ func (x *exchange) wantsBinary(name string) bool {
 	if x.raw {
 		return true
 	}
-	if len(x.outputs) == 0 {
-		return x.binaryOutput
+	if len(x.said.outputs) == 0 {
+		return x.said.binaryOutput
 	}
-	for i := range x.m.req.Outputs {
-		if x.m.req.Outputs[i].Name == name {
-			return x.outputs[i].binary
+	for i := range x.said.outputs {
+		if o := &x.said.outputs[i]; o.name.equals(x.said.text, name) {
+			return o.binary
 		}
 	}
 	return false

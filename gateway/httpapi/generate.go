@@ -184,7 +184,8 @@ func (x *exchange) decodeFlat(b *bodyReader, call *Call) (err error) {
 		x.m.req.ID = x.idIn()
 		return err
 	}
-	x.fill(x.m)
+	x.arrange()
+	x.fill(x.m, string(x.text))
 	x.m.req.Memory, err = x.tensors(b, x.api.bodies, x.m.req.Inputs)
 	return err
 }

@@ -15,6 +15,7 @@ import (
 // exchange is what one inference needs while it lasts; it is pooled.
 type exchange struct {
 	decoder
+	said    *form // decoder's, or a kept one, which is never changed
 	uses    []regions.Use
 	api     *API
 	m       *message
@@ -52,14 +53,14 @@ func (a *API) exchange(reply *Reply) *exchange {
 	if x.m, ok = a.messages.Get().(*message); !ok {
 		x.m = &message{}
 	}
-	x.reply = reply
+	x.reply, x.said = reply, &x.form
 	return x
 }
 
 // free readies the exchange for another call.
 func (x *exchange) free() {
 	x.decoder.reset()
-	x.m, x.reply, x.header, x.raw, x.sent, x.fault = nil, nil, nil, false, 0, nil
+	x.said, x.m, x.reply, x.header, x.raw, x.sent, x.fault = nil, nil, nil, nil, false, 0, nil
 	x.ctx, x.call, x.to, x.started, x.encoding = nil, nil, nil, false, ""
 	x.streaming, x.flat, x.wrong = false, false, nil
 	x.body, x.inf.in, x.inf.r = bodyReader{}, counter{}, nil
@@ -283,18 +284,37 @@ func (x *exchange) jsonRequest(b *bodyReader, length int64) (err error) {
 		x.raw = true
 		return x.rawRequest(&bodyReader{ctx: b.ctx, from: strings.NewReader(""), model: b.model}, x.api.bodies, x.api.control)
 	}
-	if err = x.document(x.json); err != nil {
-		x.m.req.ID = x.idIn()
+	if err = x.head(length >= 0 && length < b.length); err != nil {
 		return err
 	}
-	if err = x.expanded(x.api.limits.MaxJSON); err != nil {
-		return err
-	}
-	x.fill(x.m)
-	if x.m.req.Memory, err = x.tensors(b, x.api.bodies, x.m.req.Inputs); err != nil {
+	if x.m.req.Memory, err = x.said.tensors(b, x.api.bodies, x.m.req.Inputs); err != nil {
 		return err
 	}
 	return x.attach(x.call)
+}
+
+// head fills the request with what its JSON part says. more says that bytes follow it.
+func (x *exchange) head(more bool) error {
+	h := x.api.heads.cut(x.json, more)
+	if k := x.api.heads.find(&h); k != nil {
+		x.said = &k.form
+		k.fill(x.m, k.all)
+		if h.named {
+			x.m.req.ID = string(h.id)
+		}
+		return nil
+	}
+	if err := x.document(x.json); err != nil {
+		x.m.req.ID = x.idIn()
+		return err
+	}
+	if err := x.expanded(x.api.limits.MaxJSON); err != nil {
+		return err
+	}
+	x.arrange()
+	x.fill(x.m, string(x.text))
+	x.api.heads.met(&h, &x.form)
+	return nil
 }
 
 // idIn is the request's id as far as it was read, for the log.

@@ -12,7 +12,7 @@ import (
 type place struct {
 	named  bool
 	sized  bool
-	region span // of decoder.text
+	region span // of form.text
 	size   uint64
 	offset uint64
 }
@@ -42,7 +42,7 @@ func (p *place) offsetOf(d *decoder) func() error {
 
 // use is the place for the registry. Where no size is given none is right, as in the
 // original.
-func (p *place) use(d *decoder, index int, output bool) regions.Use {
+func (p *place) use(d *form, index int, output bool) regions.Use {
 	u := regions.Use{Region: string(d.text[p.region.from:p.region.to]), Offset: p.offset, Size: p.size, Index: index, Output: output}
 	if !p.sized {
 		u.Size = math.MaxUint64
@@ -53,14 +53,14 @@ func (p *place) use(d *decoder, index int, output bool) regions.Use {
 // attach gives the tensors that lie in regions their places. Without any it does nothing.
 func (x *exchange) attach(call *Call) error {
 	uses := x.uses[:0]
-	for i := range x.inputs {
-		if in := &x.inputs[i]; in.source == fromShared {
-			uses = append(uses, in.place.use(&x.decoder, i, false))
+	for i := range x.said.inputs {
+		if in := &x.said.inputs[i]; in.source == fromShared {
+			uses = append(uses, in.place.use(x.said, i, false))
 		}
 	}
-	for i := range x.outputs {
-		if o := &x.outputs[i]; o.place.named {
-			uses = append(uses, o.place.use(&x.decoder, i, true))
+	for i := range x.said.outputs {
+		if o := &x.said.outputs[i]; o.place.named {
+			uses = append(uses, o.place.use(x.said, i, true))
 		}
 	}
 	x.uses = uses

@@ -206,7 +206,7 @@ func FuzzGeneration(f *testing.F) {
 			return
 		}
 		var m message
-		d.fill(&m)
+		d.fill(&m, string(d.text))
 		for i, in := range m.req.Inputs {
 			size, err := infer.ByteSize(in.Datatype, in.Shape)
 			if got := int64(d.inputs[i].data.to - d.inputs[i].data.from); err != nil || size >= 0 && size != got {
