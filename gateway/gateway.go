@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/load"
 	"github.com/sluice-serve/sluice/gateway/logging"
+	"github.com/sluice-serve/sluice/gateway/loop"
 	"github.com/sluice-serve/sluice/gateway/memory"
 	"github.com/sluice-serve/sluice/gateway/pipeline"
 	"github.com/sluice-serve/sluice/gateway/ratelimit"
@@ -73,6 +74,8 @@ type Gateway struct {
 	vertex    *vertex.Server // nil: off
 
 	xdsPort int
+
+	loops []*loop.Loop // none: connections and workers have goroutines of their own
 }
 
 // New starts the workers, joins all parts and opens the listeners, so that a port
@@ -99,6 +102,9 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	}
 	conf, err := workersConfig(&g.cfg)
 	if err != nil {
+		return err
+	}
+	if err := g.openLoops(&conf); err != nil {
 		return err
 	}
 	if g.workers, err = client.Start(ctx, conf, client.Deps{Log: g.logger}); err != nil {
@@ -411,6 +417,9 @@ func (g *Gateway) close(ctx context.Context) error {
 	}
 	if g.workers != nil {
 		errs = append(errs, g.workers.Close(ctx))
+	}
+	for _, l := range g.loops {
+		errs = append(errs, l.Close())
 	}
 	if g.cache != nil {
 		errs = append(errs, g.cache.Close(ctx))

@@ -66,7 +66,7 @@ func (g *Gateway) newHTTP(ctx context.Context) (*httpapi.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf := httpapi.Config{Config: sockets, Secure: secure, Transport: httpapi.Transport(c.Transport)}
+	conf := httpapi.Config{Config: sockets, Secure: secure, Transport: httpapi.Transport(c.Transport), Loops: g.loops}
 	s := httpapi.NewServer(conf, api, g.logger)
 	return s, s.Listen(ctx)
 }

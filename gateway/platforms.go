@@ -135,7 +135,7 @@ func (g *Gateway) openPlatform(ctx context.Context, p platformSpec) error {
 	}
 	sockets := p.at.config()
 	sockets.Count = &g.observer.connections.http
-	s := httpapi.NewServer(httpapi.Config{Config: sockets, Secure: secure, Transport: httpapi.Transport(g.cfg.HTTP.Transport)}, api, g.logger)
+	s := httpapi.NewServer(httpapi.Config{Config: sockets, Secure: secure, Transport: httpapi.Transport(g.cfg.HTTP.Transport), Loops: g.loops}, api, g.logger)
 	if err := s.Listen(ctx); err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}

@@ -37,7 +37,7 @@ type conn struct {
 	nc    net.Conn // reads and writes; nil: fd does
 	outer net.Conn // is closed, and given away
 	slot  net.Conn // as it was accepted: closing it is counted
-	eye   *watcher
+	eye   watcher
 	other *Handoff
 	id    uint64 // in the watcher; 0: not watched
 

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluice-serve/sluice/gateway/loop"
 )
 
 // unserved is a connection over loopback of which no goroutine runs, and its client.
@@ -35,54 +37,16 @@ func resting() *Server {
 		MinRate: 1 << 10}, &echo{}, slog.New(slog.DiscardHandler))
 }
 
-// An event that was fetched before its connection ended must not end the requests of the
-// one that got its descriptor.
-func TestEventOfAnEarlierConnection(t *testing.T) {
-	s := resting()
-	w, err := newWatcher(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.close()
-	first, _ := unserved(t, s)
-	w.add(first)
-	stale := event(first.id, leaves)
-	if w.of(&stale) != first {
-		t.Fatal("the event is not of its connection")
-	}
-	fd := -1
-	if err := first.control(func(n uintptr) { fd = int(n) }); err != nil {
-		t.Fatal(err)
-	}
-	w.remove(first)
-	if err := first.outer.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for range 100 {
-		next, _ := unserved(t, s)
-		same := false
-		if err := next.control(func(n uintptr) { same = int(n) == fd }); err != nil {
-			t.Fatal(err)
-		}
-		w.add(next)
-		if got := w.of(&stale); got != nil {
-			t.Fatalf("the event is of another connection, descriptor the same: %v", same)
-		}
-		if same {
-			return
-		}
-	}
-}
-
 // A connection that was cut gives its descriptor back before its goroutine ends; the
 // next to have it stays watched.
 func TestRemoveAfterCut(t *testing.T) {
 	s := resting()
-	w, err := newWatcher(s)
+	at, err := loop.New(s.log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.close()
+	defer at.Close()
+	w := watcher{at}
 	first, _ := unserved(t, s)
 	w.add(first)
 	first.cut()

@@ -8,6 +8,10 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-serve/sluice/gateway/loop"
 )
 
 // closesBehind sends a light request and the end of what it sends as one, so that one event
@@ -21,13 +25,43 @@ func closesBehind(t *testing.T, path string) (k *keeper, c *net.TCPConn, r *bufi
 	ask(t, c, "/light/now")
 	hear(t, r)
 	waitParked(t, s, 1)
-	s.watch[0].mu.Lock() // the watcher finds no connection meanwhile
+	release := hold(t, s.own[0]) // it tells of nothing meanwhile
 	ask(t, c, path)
 	if err := c.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	s.watch[0].mu.Unlock()
+	release()
 	return k, c, r
+}
+
+// holder is a loop's handler that keeps it.
+type holder struct{ holds, release chan struct{} }
+
+func (h *holder) Event(uint32, []byte) {
+	close(h.holds)
+	<-h.release
+}
+
+// hold keeps a loop busy until release is called.
+func hold(t *testing.T, l *loop.Loop) (release func()) {
+	t.Helper()
+	fd, err := unix.Eventfd(1, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &holder{holds: make(chan struct{}), release: make(chan struct{})}
+	id := l.Register(h)
+	if err := l.Control(unix.EPOLL_CTL_ADD, fd, id, unix.EPOLLIN|unix.EPOLLET); err != nil {
+		t.Fatal(err)
+	}
+	<-h.holds
+	return func() {
+		l.Forget(id)
+		if err := unix.Close(fd); err != nil {
+			t.Error(err)
+		}
+		close(h.release)
+	}
 }
 
 // A client that sends a request and nothing more is answered, and its connection ends.
@@ -63,7 +97,7 @@ func TestOneProcessorParksNobody(t *testing.T) {
 	if c.parks() {
 		t.Error("a connection is parked")
 	}
-	if s.few = atFew(2); !c.parks() {
+	if s.few = atFew(2, false); !c.parks() {
 		t.Error("with two none is")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/gateway/listen"
+	"github.com/sluice-serve/sluice/gateway/loop"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -23,6 +24,7 @@ type Config struct {
 	IdleTimeout       time.Duration // between requests
 	BodyTimeout       time.Duration // a body may take so long, and a second for each MinRate bytes
 	MinRate           int64         // bytes a second
+	Loops             []*loop.Loop  // read resting connections; none: the server makes its own
 }
 
 // Handler answers requests.
@@ -126,14 +128,17 @@ type Server struct {
 	buffers sync.Pool // *[turnBuffer]byte, for turns that the watcher does not take
 
 	mu      sync.Mutex
-	watch   []*watcher // set by the first Serve
-	next    int        // of watch
+	own     []*loop.Loop // made by the first Serve, where Config has none
+	next    int          // of the loops
+	begun   bool
+	ticks   chan struct{}
+	ticking sync.WaitGroup
 	stopped bool
 }
 
 // New makes a server; nothing runs before Serve.
 func New(cfg Config, handler Handler, log *slog.Logger) *Server {
-	s := &Server{cfg: cfg, handler: handler, log: log, few: atFew(runtime.GOMAXPROCS(0)), conns: listen.NewAccepted[*conn](log)}
+	s := &Server{cfg: cfg, handler: handler, log: log, few: atFew(runtime.GOMAXPROCS(0), len(cfg.Loops) > 0), ticks: make(chan struct{}), conns: listen.NewAccepted[*conn](log)}
 	if l, ok := handler.(Lighter); ok {
 		s.light = l.Light
 	}
@@ -141,22 +146,40 @@ func New(cfg Config, handler Handler, log *slog.Logger) *Server {
 	return s
 }
 
-// begin starts the watcher with the first listener. False: the server has stopped.
+// begin starts what runs beside the connections, with the first listener. False: the server has stopped.
 func (s *Server) begin() (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopped || s.watch != nil {
+	if s.stopped || s.begun {
 		return !s.stopped, nil
 	}
 	for range max(1, runtime.GOMAXPROCS(0)/coresEach) {
-		w, err := newWatcher(s)
+		if len(s.cfg.Loops) > 0 {
+			break
+		}
+		l, err := loop.New(s.log)
 		if err != nil {
 			return false, err // Close ends the others
 		}
-		s.watch = append(s.watch, w)
+		s.own = append(s.own, l)
 	}
-	s.watch[0].runs.Go(s.watch[0].tick)
+	s.begun = true
+	s.ticking.Go(s.clock)
 	return true, nil
+}
+
+// clock calls tick until the server is closed.
+func (s *Server) clock() {
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case at := <-t.C:
+			s.tick(at)
+		case <-s.ticks:
+			return
+		}
+	}
 }
 
 // few connections don't give the watcher several at a time, and it and who reads results
@@ -165,10 +188,14 @@ const few = 4
 
 // atFew is Server.few where so many processors run goroutines. Where one does, no connection
 // is left to the watcher: its wait in the kernel keeps the processor until Go's monitor
-// takes it back, which is a millisecond and more for each request.
-func atFew(processors int) int64 {
-	if processors == 1 {
+// takes it back, which is a millisecond and more for each request. Where the watcher reads
+// results too, none needs a goroutine.
+func atFew(processors int, shared bool) int64 {
+	switch {
+	case processors == 1:
 		return math.MaxInt64
+	case shared:
+		return 0
 	}
 	return few
 }
@@ -178,14 +205,18 @@ func atFew(processors int) int64 {
 const coresEach = 4
 
 // watcher is the one for the next connection.
-func (s *Server) watcher() *watcher {
+func (s *Server) watcher() watcher {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.watch) == 0 {
-		return nil
+	loops := s.cfg.Loops
+	if len(loops) == 0 {
+		loops = s.own
+	}
+	if len(loops) == 0 {
+		return watcher{}
 	}
 	s.next++
-	return s.watch[s.next%len(s.watch)]
+	return watcher{loops[s.next%len(loops)]}
 }
 
 // Serve accepts connections until Shutdown or Close, which make it return nil, or until
@@ -224,16 +255,21 @@ func (s *Server) Close() {
 	}
 	s.conns.Wait()
 	s.mu.Lock()
-	s.stopped = true
-	watch := s.watch
-	s.watch = nil
+	begun, stopped, own := s.begun, s.stopped, s.own
+	s.stopped, s.own = true, nil
 	s.mu.Unlock()
-	for _, w := range watch {
-		w.close()
+	if begun && !stopped {
+		close(s.ticks)
+	}
+	s.ticking.Wait()
+	for _, l := range own {
+		if err := l.Close(); err != nil {
+			s.log.Error("HTTP: a loop was not closed", "error", err)
+		}
 	}
 }
 
-// tick is the watcher's, once a second: it renews the date and looks for what takes
+// tick comes once a second: it renews the date and looks for what takes
 // too long.
 func (s *Server) tick(at time.Time) {
 	date := at.UTC().AppendFormat(nil, "Date: Mon, 02 Jan 2006 15:04:05 GMT\r\n")

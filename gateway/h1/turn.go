@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-serve/sluice/gateway/listen"
+	"github.com/sluice-serve/sluice/gateway/loop"
 )
 
 // place is who reads a connection.
@@ -21,7 +22,7 @@ const (
 
 const (
 	// turnBuffer is what the watcher reads at once, for all connections.
-	turnBuffer = 32 << 10
+	turnBuffer = loop.Buffer
 	// turnBody is the largest body that is served by the watcher: decoding takes time.
 	turnBody = 16 << 10
 	// turnMost is how many pipelined requests of a connection it serves at a time.
@@ -57,7 +58,7 @@ func (c *conn) park() bool {
 		return false
 	}
 	c.fd, c.nc, c.try = fd, nil, nil
-	if c.eye.control(unix.EPOLL_CTL_ADD, fd, c.id, comes) != nil {
+	if c.eye.at.Control(unix.EPOLL_CTL_ADD, fd, c.id, comes) != nil {
 		c.dressLocked()
 		return false
 	}
@@ -103,7 +104,7 @@ func (d *dressed) Close() error {
 
 // dressLocked gives a connection its net.Conn again. Where that fails it is at its end.
 func (c *conn) dressLocked() {
-	_ = c.eye.control(unix.EPOLL_CTL_DEL, c.fd, 0, 0) // it is in the set
+	_ = c.eye.at.Control(unix.EPOLL_CTL_DEL, c.fd, 0, 0) // it is in the set
 	c.knocked = false
 	nc, err := listen.Dress(c.fd)
 	if err != nil {
@@ -193,7 +194,7 @@ func (c *conn) turned() {
 func (c *conn) openLocked() {
 	if c.knocked && !c.trying {
 		c.knocked = false
-		_ = c.eye.control(unix.EPOLL_CTL_MOD, c.fd, c.id, comes) // it is in the set
+		_ = c.eye.at.Control(unix.EPOLL_CTL_MOD, c.fd, c.id, comes) // it is in the set
 	}
 }
 
@@ -214,7 +215,7 @@ func (c *conn) inline() bool {
 		c.r += head
 		c.used, c.posted = true, c.req.Method == "POST"
 		ctx := c.open()
-		c.req.Inline, c.req.Burst = true, &c.eye.burst
+		c.req.Inline, c.req.Burst = true, c.eye.at.Burst()
 		later := c.s.handler.Serve(ctx, &c.req, &c.ans)
 		c.r += int(c.body.left) // what its handler did not want
 		c.body.left, c.body.done = 0, true

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/h1"
 	"github.com/sluice-serve/sluice/gateway/h2c"
 	"github.com/sluice-serve/sluice/gateway/listen"
+	"github.com/sluice-serve/sluice/gateway/loop"
 )
 
 // Config is where and how a Server listens. Zero durations and sizes take the default.
@@ -35,6 +36,8 @@ type Config struct {
 	MinRate        int64
 	MaxHeaderBytes int // of a request; default 64 KiB
 	MaxStreams     int // of one HTTP/2 connection at a time; default 256
+	// Loops serve resting connections of our own transport; none: it makes some.
+	Loops []*loop.Loop
 }
 
 // Transport is what carries HTTP/1.1 in the clear. Everything else is net/http's.
@@ -114,7 +117,7 @@ func NewServer(c Config, api *API, log *slog.Logger) *Server {
 	}}
 	if c.Transport == TransportOwn {
 		s.own = h1.New(h1.Config{MaxHeaderBytes: c.MaxHeaderBytes, ReadHeaderTimeout: c.ReadHeaderTimeout, IdleTimeout: c.IdleTimeout,
-			BodyTimeout: c.BodyTimeout, MinRate: c.MinRate}, &plain{api: api}, log)
+			BodyTimeout: c.BodyTimeout, MinRate: c.MinRate, Loops: c.Loops}, &plain{api: api}, log)
 	}
 	return s
 }

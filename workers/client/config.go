@@ -30,6 +30,10 @@ type Config struct {
 	Lane          shm.LaneConfig
 	UseStream     bool // batches to local workers take the gRPC stream too
 
+	// Ears read the results of local workers, which they must go on with until Workers is
+	// closed; nil: a goroutine for each worker does.
+	Ears Ears
+
 	StartTimeout  time.Duration // until a worker has said hello; 30 s
 	WatchInterval time.Duration // between reports of a worker; 1 s
 	HealthTimeout time.Duration // a worker silent for so long is ended; 10 s
@@ -38,6 +42,23 @@ type Config struct {
 	Backoff      time.Duration // before the second restart in a row, doubled for each after; 100 ms
 	BackoffMax   time.Duration // 10 s
 	HealthyAfter time.Duration // after so long without a fault the next restart is at once; 30 s
+}
+
+// Ears serve what comes through memory; gateway/loop fits it.
+type Ears interface {
+	// Attach runs a source, now and whenever the descriptor fd becomes readable.
+	Attach(fd int, s Source) error
+	// Detach lets go of the descriptor of a source that has ended.
+	Detach(fd int)
+}
+
+// Source is what Ears run, never two calls at a time.
+type Source = interface {
+	// Run serves what there is, and does not wait. False: it has ended.
+	Run() (more bool)
+	// Ready says that there is something to run for. Once it has said no, its descriptor
+	// tells when there is.
+	Ready() bool
 }
 
 // LocalWorker is a worker process of this host.

@@ -151,6 +151,34 @@ func (l *laneLink) run() error {
 	}
 }
 
+// laneSource is a lane whose results a loop reads, in place of run.
+type laneSource struct {
+	*laneLink
+	ears  Ears
+	ended func(err error)
+	buf   [64]shm.Completion
+}
+
+// Ready is loop.Source's.
+func (s *laneSource) Ready() bool { return s.memory.lane.Arm() }
+
+// Run is loop.Source's: it delivers what there is.
+func (s *laneSource) Run() (more bool) {
+	n, err := s.memory.lane.Poll(s.buf[:])
+	for i := 0; i < n && err == nil; i++ {
+		err = s.complete(&s.buf[i])
+	}
+	if err == nil {
+		return true
+	}
+	if errors.Is(err, shm.ErrClosed) {
+		err = nil
+	}
+	s.ears.Detach(s.memory.lane.Bell())
+	s.ended(err)
+	return false
+}
+
 // complete delivers one result. An error says what the worker did wrong.
 func (l *laneLink) complete(c *shm.Completion) error {
 	e := l.boxes[c.Mailbox].Load()

@@ -45,13 +45,14 @@ func alive(pid int) bool {
 // A worker is killed again and again under load: every batch is answered or failed
 // once, and the instances are back each time.
 func TestKillUnderLoad(t *testing.T) {
-	for _, stream := range []bool{false, true} {
-		t.Run(fmt.Sprintf("stream=%v", stream), func(t *testing.T) { testKillUnderLoad(t, stream) })
-	}
+	t.Run("lane", func(t *testing.T) { testKillUnderLoad(t, Config{}) })
+	t.Run("lane, read by a loop", func(t *testing.T) { testKillUnderLoad(t, Config{Ears: startLoop(t)}) })
+	t.Run("stream", func(t *testing.T) { testKillUnderLoad(t, Config{UseStream: true}) })
 }
 
-func testKillUnderLoad(t *testing.T, stream bool) {
-	w := start(t, Config{Local: []LocalWorker{as("worker")}, UseStream: stream, Backoff: 10 * time.Millisecond})
+func testKillUnderLoad(t *testing.T, c Config) {
+	c.Local, c.Backoff = []LocalWorker{as("worker")}, 10*time.Millisecond
+	w := start(t, c)
 	const instances, kills = 2, 3
 	var up [instances]atomic.Bool
 	var downs atomic.Int32

@@ -230,20 +230,35 @@ func (s *session) start(ctx context.Context, c *Config) error {
 		return fmt.Errorf("the worker speaks protocol %d, want %d", s.hello.Protocol, protocol)
 	}
 	if local && s.hello.LocalLane {
-		s.startLane()
-		return nil
+		return s.startLane(c.Ears)
 	}
 	return s.startStream(ctx)
 }
 
-func (s *session) startLane() {
+// startLane lets results be read, by ears or, where that is nil, by a goroutine.
+func (s *session) startLane(ears Ears) error {
 	l := newLaneLink(s.arena, s.memory)
 	s.link = l
+	if ears != nil {
+		s.readers.Add(1)
+		src := &laneSource{laneLink: l, ears: ears, ended: func(err error) {
+			if err != nil {
+				s.fail(fmt.Errorf("local lane: %w", err))
+			}
+			s.readers.Done()
+		}}
+		if err := ears.Attach(s.memory.lane.Bell(), src); err != nil {
+			s.readers.Done()
+			return fmt.Errorf("local lane: %w", err)
+		}
+		return nil
+	}
 	s.readers.Go(func() {
 		if err := l.run(); err != nil {
 			s.fail(fmt.Errorf("local lane: %w", err))
 		}
 	})
+	return nil
 }
 
 func (s *session) startStream(ctx context.Context) error {

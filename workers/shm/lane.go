@@ -155,10 +155,7 @@ func NewLane(c LaneConfig) (*Lane, error) {
 	le.PutUint32(mem[offCompletions:], uint32(c.Completions))
 	le.PutUint32(mem[offReleases:], uint32(c.Releases))
 	l := layLane(mem, fd, bell, c)
-	l.ears, l.heard = os.NewFile(uintptr(bell), "bell"), l.news
-	if l.hear, err = l.ears.SyscallConn(); err != nil {
-		return nil, errors.Join(fmt.Errorf("shm: bell: %w", err), l.Close())
-	}
+	l.heard = l.news
 	return l, nil
 }
 
@@ -243,6 +240,9 @@ func (l *Lane) ring() {
 // reads the bell: the ring of results is looked at once the poller listens, and whoever
 // has one after that rings.
 func (l *Lane) listen(end time.Time) error {
+	if err := l.open(); err != nil {
+		return err
+	}
 	if !end.IsZero() {
 		if err := l.ears.SetReadDeadline(end); err != nil {
 			return fmt.Errorf("shm: bell: %w", err)
@@ -261,14 +261,33 @@ func (l *Lane) listen(end time.Time) error {
 	return err
 }
 
+// open takes the bell into the network poller, where it stays: a lane whose results are
+// looked at by Poll and Arm alone never gets there.
+func (l *Lane) open() (err error) {
+	if l.ears != nil {
+		return nil
+	}
+	l.ears = os.NewFile(uintptr(l.bell), "bell")
+	if l.hear, err = l.ears.SyscallConn(); err != nil {
+		return fmt.Errorf("shm: bell: %w", err)
+	}
+	return nil
+}
+
+// Arm lets the worker ring the bell with its next result. True: there is one already, or the
+// lane is shut. One goroutine of the gateway calls it, and Poll.
+func (l *Lane) Arm() bool {
+	l.compWaiter.arm()
+	return atomic.LoadUint64(l.compHead) != l.tail || l.isShut()
+}
+
 // news is what the poller asks before it sleeps, and after.
 func (l *Lane) news(uintptr) bool {
 	if l.slept {
 		return true
 	}
 	l.slept = true
-	l.compWaiter.arm()
-	return atomic.LoadUint64(l.compHead) != l.tail || l.isShut()
+	return l.Arm()
 }
 
 // Mailboxes is how many there are.

@@ -61,6 +61,24 @@ func (l *Lane) Completions(dst []Completion, timeout time.Duration) (int, error)
 			return 0, err
 		}
 	}
+	return l.take(dst, head)
+}
+
+// Poll is Completions without waiting: 0 where there is no result.
+func (l *Lane) Poll(dst []Completion) (int, error) {
+	head := atomic.LoadUint64(l.compHead)
+	switch {
+	case head != l.tail:
+		return l.take(dst, head)
+	case l.isShut():
+		return 0, ErrClosed
+	}
+	l.compWaiter.disarm() // who polls is awake
+	return 0, nil
+}
+
+// take copies results, of which those before head are there.
+func (l *Lane) take(dst []Completion, head uint64) (int, error) {
 	l.compWaiter.disarm()
 	if head-l.tail > l.compMask+1 {
 		return 0, fmt.Errorf("%w: %d results in a ring of %d", ErrCorrupt, head-l.tail, l.compMask+1)
