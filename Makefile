@@ -73,10 +73,10 @@ lint: syntax ## layout, comments, sizes (test/arch); Python, shell and C syntax
 	@echo "== lint"
 	@go test -count=1 ./test/arch >/dev/null || go test -count=1 ./test/arch
 
-syntax:
+syntax: headers
 	@git ls-files -co --exclude-standard -- '*.py' | $(PYTHON) -c 'import ast, sys; [ast.parse(open(f).read(), f) for f in sys.stdin.read().split()]'
 	@for f in $$(git ls-files -co --exclude-standard -- '*.sh') .ci/run; do bash -n "$$f"; done
-	@for f in bench/*/*.c; do $(CC) $(C_WARNINGS) -fsyntax-only "$$f"; done
+	@for f in bench/*/*.c; do $(CC) $(C_WARNINGS) $$(scripts/cflags.sh) -fsyntax-only "$$f"; done
 
 generate: venv-tools ## write the generated Go code again
 	@echo "== proto/generate.sh"

@@ -6,14 +6,15 @@
 Two servers of the same build, one with --http-transport and --grpc-transport `sluice`, one with `library`; identity and
 limits are off, metrics on, spans sampled at 1 % and sent to a receiver in this process that drops them. Points are an
 identity model of 16 floats through the worker, another with 602 KB each way, the small network, and a hit of the response
-cache. --original adds tritonserver 2.51 with its metrics and without traces, where the identity models are a backend in C
-(bench/peer/identity.c) of the same configs, in its own process; the hit is of its local cache before a Python model, which
-is not asked; the small network it has not, whose one backend here is Python's (`make bench` has that).
+cache. --original adds tritonserver 2.51 with its metrics, its local cache and without traces, on the same configs, whose
+backends are in C and in its own process: one that copies (bench/peer/identity.c), one around the ONNX Runtime that our worker
+has (bench/peer/network.c).
 
 Slices are interleaved, in another order each round; shown are medians over the rounds, with the middle half of ours and of
 the shares, each of which is of one round. `aim` is the share that the project set out for, of figures that another, quicker
-machine gave for the original. Before the table stands how slow this one is just now (bench/machine/machine.c, once a round),
-with the least and the most. `make bench-transports` builds what this needs.
+machine gave for the original; `slower` is how many times those the original takes here. Before the table stands how slow this
+machine is just now (bench/machine/machine.c, once a round), with the least and the most. `make bench-transports` builds what
+this needs.
 """
 import argparse
 import http.server
@@ -55,6 +56,17 @@ def machine():
     return json.loads(subprocess.run([run.ROOT / "bin/machine"], check=True, capture_output=True, text=True, timeout=30).stdout)
 
 
+def theirs_of(folder, own):
+    """Our models for the original: the same, but for the backend's name."""
+    theirs = folder / "theirs"
+    shutil.copytree(own, theirs)
+    for model in ("identity_fp32", "mlp", "mlp_cached"):
+        shutil.copytree(run.REPOSITORIES / "sluice" / model, theirs / model)
+        config = theirs / model / "config.pbtxt"
+        config.write_text(config.read_text().replace('backend: "onnxruntime"', 'backend: "network"'))
+    return theirs
+
+
 def servers_of(folder, original, sink):
     """The systems by name, started one by one: a dictionary that fills, so that those can be stopped that did start."""
     own = folder / "own"
@@ -67,11 +79,7 @@ def servers_of(folder, original, sink):
                 run.CACHE, f"--http-transport={transport}", f"--grpc-transport={transport}", "--trace-config=mode=opentelemetry",
                 "--trace-config=rate=100", f"--trace-config=opentelemetry,url=http://127.0.0.1:{sink.server_port}/v1/traces"])
         if original:
-            theirs = folder / "theirs"
-            shutil.copytree(own / "echo", theirs / "echo")
-            shutil.copytree(run.REPOSITORIES / "sluice" / "identity_fp32", theirs / "identity_fp32")
-            shutil.copytree(run.REPOSITORIES / "peer" / "mlp_cached", theirs / "mlp_cached")
-            servers["original"] = run.Original(theirs)
+            servers["original"] = run.Original(theirs_of(folder, own))
     except BaseException:
         stop(servers)
         raise
@@ -89,7 +97,7 @@ def take(servers, points, args):
     for n in range(args.rounds):
         figures.append(machine())
         for point in points:
-            names = [s for s in servers if s != "original" or point[0] != "mlp"]
+            names = list(servers)
             for system in names[n % len(names):] + names[:n % len(names)]:
                 runs.setdefault((point, system), []).append(measure(servers[system], *point, args.seconds))
     return runs, figures
@@ -102,25 +110,26 @@ def half(values, form):
 
 
 def share(runs, point):
-    """Ours of the original's CPU, round by round, and the share that was aimed for."""
-    if (point, "original") not in runs:
-        return ["", "", ""]
+    """Ours of the original's CPU, round by round; the share that was aimed for; how much slower the original is here."""
     shares = [a["cpu"] / b["cpu"] for a, b in zip(runs[point, "sluice"], runs[point, "original"])]
-    aim = AIMS.get(point)
-    return [f"{statistics.median(shares):.2f}", half(shares, ".2f"), f"{aim[0] / aim[1]:.2f} ({aim[0]}/{aim[1]})" if aim else ""]
+    cells = [f"{statistics.median(shares):.2f}", half(shares, ".2f")]
+    if point not in AIMS:
+        return [*cells, "", ""]
+    aim, there = AIMS[point]
+    return [*cells, f"{aim / there:.2f} ({aim}/{there})", f"{statistics.median(b['cpu'] for b in runs[point, 'original']) / there:.1f}"]
 
 
 def table(runs, points, original):
     """Rows of columns that stand below one another, the first of them names."""
     head = ["model, protocol, concurrency", "CPU us", "middle half", "req/s", "p50 us", "batch", "library: CPU", "req/s", "p50"]
-    rows = [head + (["original: CPU", "req/s", "p50", "batch", "share", "middle half", "aim"] if original else [])]
+    rows = [head + (["original: CPU", "req/s", "p50", "batch", "share", "middle half", "aim", "slower"] if original else [])]
     for point in points:
         at = {s: {k: f"{statistics.median(r[k] for r in runs[point, s]):.{1 if k in ('cpu', 'batch') else 0}f}"
-                  for k in ("cpu", "per_second", "p50_us", "batch")} for s in (*TRANSPORTS, "original") if (point, s) in runs}
+                  for k in ("cpu", "per_second", "p50_us", "batch")} for s in (*TRANSPORTS, "original")[:3 if original else 2]}
         rows.append([" ".join(map(str, point)), at["sluice"]["cpu"], half([r["cpu"] for r in runs[point, "sluice"]], ".1f"),
                      *(at["sluice"][k] for k in ("per_second", "p50_us", "batch")), *(at["library"][k] for k in ("cpu", "per_second", "p50_us"))])
         if original:
-            rows[-1] += [*(at["original"].values() if "original" in at else [""] * 4), *share(runs, point)]
+            rows[-1] += [*at["original"].values(), *share(runs, point)]
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths))).rstrip() for r in rows)
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Lays down .cache/peer for measuring beside the original: tritonserver 2.51 (release 24.10, CPU, with its Python backend
 # only: no package brings another) and perf_analyzer 2.50, out of their wheels, with numpy and onnxruntime for its models;
-# and a backend in C that answers with what it is sent (bench/peer/identity.c), for what the original itself costs.
+# and two backends in C, one that answers with what it is sent and one around ONNX Runtime (bench/peer), for what the original
+# itself costs.
 #   peer.sh              everything: some 600 MB unpacked
 #   peer.sh analyzer     perf_analyzer and its libraries alone
 #   peer.sh serve REPOSITORY [tritonserver flags]    runs it on the loopback address, replacing this shell
@@ -72,19 +73,28 @@ server() {
   touch "$peer/.server"
 }
 
-# The C library beside the Python backend; its symbols come from the server that loads it.
-identity() {
-  local library=$peer/pytriton/tritonserver/backends/identity/libtriton_identity.so
-  [ "$library" -nt bench/peer/identity.c ] && return
-  say "the original's identity backend (bench/peer/identity.c)"
+# backend NAME [flags and libraries]: bench/peer/NAME.c beside the Python backend; its symbols come from the server that loads it
+backend() {
+  local name=$1 library=$peer/pytriton/tritonserver/backends/$1/libtriton_$1.so
+  shift
+  [ "$library" -nt "bench/peer/$name.c" ] && [ "$library" -nt bench/peer/backend.h ] && return
+  say "the original's backend $name (bench/peer/$name.c)"
   mkdir -p "${library%/*}"
-  "${CC:-cc}" -O2 -std=c11 -Wall -Wextra -Werror -shared -fPIC -o "$library.new" bench/peer/identity.c
+  "${CC:-cc}" -O2 -std=c11 -Wall -Wextra -Werror -shared -fPIC -o "$library.new" "bench/peer/$name.c" "$@"
   mv "$library.new" "$library"
+}
+
+backends() {
+  local runtime=${SLUICE_ONNXRUNTIME:-$PWD/.cache/onnxruntime/lib/libonnxruntime.so.1}
+  backend identity
+  scripts/setup.sh runtime
+  # shellcheck disable=SC2046 # one word for each flag
+  backend network $(scripts/cflags.sh) "$runtime" "-Wl,-rpath,${runtime%/*}"
 }
 
 mkdir -p "$peer"
 case ${1:-all} in
-all) analyzer; server; identity ;;
+all) analyzer; server; backends ;;
 analyzer) analyzer ;;
 pa) shift; LD_LIBRARY_PATH=$peer/perf/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} exec "$peer/perf/perf_analyzer" "$@" ;;
 serve)
@@ -94,5 +104,5 @@ serve)
   exec "$top/bin/tritonserver" --model-repository="$repository" --backend-directory="$top/backends" --cache-directory="$top/caches" \
     --http-address=127.0.0.1 --grpc-address=127.0.0.1 --metrics-address=127.0.0.1 --http-port="${HTTP_PORT:-18000}" \
     --grpc-port="${GRPC_PORT:-18001}" --metrics-port="${METRICS_PORT:-18002}" "$@" ;;
-*) sed -n 2,10p "$0"; exit 2 ;;
+*) sed -n 2,11p "$0"; exit 2 ;;
 esac
