@@ -185,17 +185,41 @@ func newEntry(q *Query, outputs []infer.Tensor, params infer.Params, stored int6
 // Alive says that the entry has not ended at now.
 func (e *Entry) Alive(now int64) bool { return e.Expires == 0 || now < e.Expires }
 
-// answer is a response with room for what most have.
+// answer is a response with room for what most have. It goes back to its pool with the
+// last reference to its memory.
 type answer struct {
 	infer.Response
 	outputs [2]infer.Tensor
 	dims    [8]int64
+	memory  infer.Buffer
+	free    func(*infer.Buffer) // made once
 }
 
 // Response is the entry as an answer to req. Its data are the entry's; its tensors and
 // shapes are the receiver's to change.
 func (e *Entry) Response(req *infer.Request, now int64) *infer.Response {
 	a := &answer{}
+	e.fill(a, req, now)
+	return &a.Response
+}
+
+// response is Response with memory that is used again.
+func (s *Step) response(e *Entry, req *infer.Request, now int64) *infer.Response {
+	a, ok := s.answers.Get().(*answer)
+	if !ok {
+		a = &answer{}
+		a.free = func(*infer.Buffer) {
+			a.Response, a.outputs = infer.Response{}, [len(a.outputs)]infer.Tensor{}
+			s.answers.Put(a)
+		}
+	}
+	e.fill(a, req, now)
+	a.memory.Reset(nil, a.free)
+	a.Memory = &a.memory
+	return &a.Response
+}
+
+func (e *Entry) fill(a *answer, req *infer.Request, now int64) {
 	a.ID, a.Model, a.Version, a.Params, a.Final = req.ID, e.Model, e.Version, e.Params, true
 	a.Outputs = append(a.outputs[:0], e.Outputs...)
 	dims := a.dims[:0]
@@ -205,5 +229,4 @@ func (e *Entry) Response(req *infer.Request, now int64) *infer.Response {
 		a.Outputs[i].Shape = dims[at:len(dims):len(dims)]
 	}
 	a.Age = time.Duration(max(0, now-e.Stored))
-	return &a.Response
 }

@@ -10,13 +10,13 @@ import (
 )
 
 // form is the version of the canonical form; it is part of it.
-const form = 1
+const form = 2
 
 // inline is the length from which input bytes are hashed on their own before they come
 // into the form.
 const inline = 512
 
-func appendLen(b []byte, n int) []byte { return binary.LittleEndian.AppendUint64(b, uint64(n)) }
+func appendLen(b []byte, n int) []byte { return binary.AppendUvarint(b, uint64(n)) }
 
 func appendText(b []byte, s string) []byte { return append(appendLen(b, len(s)), s...) }
 
@@ -63,7 +63,9 @@ func appendInput(b []byte, t *infer.Tensor, long digest) []byte {
 	b = appendText(b, t.Name)
 	b = append(b, byte(t.Datatype))
 	b = appendLen(b, len(t.Shape))
-	b = AppendShape(b, t.Shape)
+	for _, d := range t.Shape {
+		b = binary.AppendUvarint(b, uint64(d))
+	}
 	b = appendLen(b, len(t.Data))
 	if len(t.Data) < inline {
 		return append(b, t.Data...)

@@ -22,6 +22,10 @@ type Query struct {
 	Key     Key
 	Tags    []string // the subject's and the request's, sorted
 
+	// Start is when the lookup began, and End when a level had looked, both as infer.Now;
+	// 0: nobody has read the clock. So a lookup reads it twice in all.
+	Start, End int64
+
 	keys       *Keys
 	shared     [32]byte
 	haveShared bool
@@ -50,6 +54,7 @@ func (k *Keys) Query(s *Subject, req *infer.Request) *Query {
 		q = &Query{keys: k, compress: k.hasher.compress}
 	}
 	q.Subject, q.Request, q.haveShared = s, req, false
+	q.Start, q.End = 0, 0
 	q.Tags = s.Tags
 	if v, ok := req.Params.Get(TagsParam); ok && v.Kind == infer.KindString {
 		q.tags = appendTags(append(q.tags[:0], s.Tags...), v.Str)

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -24,6 +25,7 @@ type Step struct {
 	level   Level
 	quick   bool // level never waits
 	keys    *Keys
+	answers sync.Pool // of *answer
 	flights flights
 	purges  atomic.Uint64
 }
@@ -83,9 +85,12 @@ func (s *Step) lookup(ctx context.Context, sub *Subject, req *infer.Request) (*Q
 	req.Times.QueueStart = start // as in the original, where the lookup stands at the queue
 	epoch := s.purges.Load()
 	q := s.keys.Query(sub, req)
-	q.epoch = epoch
+	q.epoch, q.Start = epoch, start
 	e := s.level.Lookup(ctx, q)
-	req.Times.CacheLookup = max(1, infer.Now()-start)
+	if q.End == 0 {
+		q.End = infer.Now()
+	}
+	req.Times.CacheLookup = max(1, q.End-start)
 	return q, e
 }
 
@@ -115,7 +120,11 @@ func (s *Step) hit(ctx context.Context, e *Entry, r Runner, q *Query, send infer
 		return left(ctx, req)
 	}
 	req.Times.CacheHit = true
-	resp := e.Response(req, infer.Now())
+	now := q.End
+	if q.Subject.Ordered { // it has waited since
+		now = infer.Now()
+	}
+	resp := s.response(e, req, now)
 	resp.Cache = status
 	if status == infer.CacheCollapsed {
 		resp.Age = 0

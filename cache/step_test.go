@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -392,10 +393,52 @@ func TestRandomCallers(t *testing.T) {
 	}
 }
 
+// An answer is used again once it was released, and not before; what it was made of stays
+// as it was.
+func TestAnswersAreUsedAgain(t *testing.T) {
+	r := newRig()
+	var held []*infer.Response
+	ask := func(release bool) *infer.Response {
+		t.Helper()
+		var got *infer.Response
+		if err := r.Do(t.Context(), r.s, r.run, request(), func(resp *infer.Response) error {
+			got = resp
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got.Outputs[0].Shape, []int64{6}) || len(got.Outputs) != 1 || got.Outputs[0].Name == "spoilt" {
+			t.Fatalf("answered %+v", got)
+		}
+		if got.Cache == infer.CacheHit {
+			got.Outputs[0].Name, got.Outputs[0].Shape[0] = "spoilt", -7
+		}
+		if release {
+			got.Memory.Release()
+		} else {
+			held = append(held, got)
+		}
+		return got
+	}
+	ask(true)
+	for i := range 50 {
+		got := ask(i%2 == 0)
+		for _, h := range held[:len(held)-i%2] {
+			if h == got {
+				t.Fatal("an answer that is held was given again")
+			}
+		}
+	}
+}
+
 func BenchmarkStepHit(b *testing.B) {
 	r := newRig()
 	req := request()
-	send := func(*infer.Response) error { return nil }
+	req.Params = nil
+	send := func(resp *infer.Response) error {
+		resp.Memory.Release()
+		return nil
+	}
 	if err := r.Do(b.Context(), r.s, r.run, req, send); err != nil {
 		b.Fatal(err)
 	}

@@ -15,6 +15,7 @@ var _ Level = Tiers(nil)
 // Lookup is Level.
 func (t Tiers) Lookup(ctx context.Context, q *Query) *Entry {
 	for i, l := range t {
+		q.End = 0
 		if e := l.Lookup(ctx, q); e != nil {
 			for _, before := range t[:i] {
 				before.Insert(q, e)

@@ -198,7 +198,8 @@ type Response struct {
 	Age   time.Duration // of an answer out of the cache
 
 	// Memory is the counted memory under Outputs, or nil. The receiver of the
-	// response owns one reference and releases it when the outputs are encoded.
+	// response owns one reference and releases it when the outputs are encoded. With the
+	// last one the response itself may become another's, its shapes too.
 	Memory *Buffer
 }
 

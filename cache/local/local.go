@@ -25,6 +25,7 @@ const (
 // Cache is a cache.Level.
 type Cache struct {
 	cfg    Config
+	shared bool // the clock is that of queries
 	shards []shard
 	mask   uint32
 }
@@ -54,14 +55,15 @@ type node struct {
 
 // New makes an empty cache.
 func New(cfg Config) *Cache {
-	if cfg.Now == nil {
+	shared := cfg.Now == nil
+	if shared {
 		cfg.Now = infer.Now
 	}
 	n := 1
 	for n < maxShards && cfg.Size/int64(2*n) >= perShard {
 		n *= 2
 	}
-	c := &Cache{cfg: cfg, shards: make([]shard, n), mask: uint32(n - 1)}
+	c := &Cache{cfg: cfg, shared: shared, shards: make([]shard, n), mask: uint32(n - 1)}
 	for i := range c.shards {
 		c.shards[i].room = cfg.Size / int64(n)
 		c.shards[i].nodes = map[cache.Key]*node{}
@@ -76,9 +78,13 @@ func (c *Cache) shard(k *cache.Key) *shard {
 // Quick is cache.Quick's: a lookup is in memory.
 func (c *Cache) Quick() bool { return true }
 
-// Lookup is cache.Level.
+// Lookup is cache.Level. Its time counts from the query's Start, with the making of the
+// key.
 func (c *Cache) Lookup(_ context.Context, q *cache.Query) *cache.Entry {
-	now := c.cfg.Now()
+	now := q.Start
+	if now == 0 || !c.shared {
+		now = c.cfg.Now()
+	}
 	s := c.shard(&q.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +94,11 @@ func (c *Cache) Lookup(_ context.Context, q *cache.Query) *cache.Entry {
 		s.remove(n)
 		n = nil
 	}
-	s.looking += c.cfg.Now() - now
+	end := c.cfg.Now()
+	s.looking += end - now
+	if c.shared {
+		q.End = end
+	}
 	if n == nil {
 		return nil
 	}

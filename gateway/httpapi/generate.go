@@ -93,7 +93,8 @@ func (g *generation) take(resp *infer.Response) error {
 		g.fault = errExactly()
 		return g.fault
 	}
-	b, err := g.document(resp)
+	of := infer.Response{Cache: resp.Cache, Age: resp.Age}
+	b, err := g.document(resp) // resp is gone
 	if err != nil {
 		g.fault = err
 		return err
@@ -104,7 +105,7 @@ func (g *generation) take(resp *infer.Response) error {
 	}
 	g.reply.reset()
 	g.reply.json(b)
-	g.reply.cacheFields(resp)
+	g.reply.cacheFields(&of)
 	return nil
 }
 
