@@ -51,6 +51,7 @@ bench-transports: build venv-test ## our transports beside the libraries', and w
 	@$(if $(findstring --original,$(ARGS)),scripts/peer.sh)
 	@$(VENV) scripts/make_models.py bench .cache/bench-models
 	@go build -o bin/loadgen ./bench/loadgen
+	@CGO_CFLAGS="$$(scripts/cflags.sh)" go build $(TAGS) -o bin/ort ./bench/ort
 	@$(CC) -O2 $(C_WARNINGS) -pthread -o bin/machine bench/machine/machine.c
 	@$(VENV) bench/transports.py $(ARGS)
 

@@ -164,11 +164,11 @@ def measure(server, driver, model, protocol, concurrency, seconds):
             "other": max(0.0, (load - spent - client) / wall)}
 
 
-def bare_runs(seconds):
+def bare_runs(seconds, models=tuple(BATCHES)):
     """ONNX Runtime alone: model -> [(batch, CPU us per item, wall us per item)]."""
     found = {}
-    for model, batches in BATCHES.items():
-        run = subprocess.run([ROOT / "bin/ort", "-batches", batches, "-seconds", str(seconds),
+    for model in models:
+        run = subprocess.run([ROOT / "bin/ort", "-batches", BATCHES[model], "-seconds", str(seconds),
                               REPOSITORIES / "sluice" / model / "1" / "model.onnx"], capture_output=True, text=True, timeout=120)
         if run.returncode:
             sys.exit(f"bin/ort: {run.stderr}")

@@ -12,7 +12,8 @@ has (bench/peer/network.c).
 
 Slices are interleaved, in another order each round; shown are medians over the rounds, with the middle half of ours and of
 the shares, each of which is of one round. `aim` is the share that the project set out for, of figures that another, quicker
-machine gave for the original; `slower` is how many times those the original takes here. Before the table stands how slow this
+machine gave for the original; `slower` is how many times those the original takes here. Of the small network is shown, too,
+what is left of the CPU without ONNX Runtime's own for an item at that batch size, taken each round in a bare loop. Before the table stands how slow this
 machine is just now (bench/machine/machine.c, once a round), with the least and the most. `make bench-transports` builds what
 this needs.
 """
@@ -40,6 +41,7 @@ TRANSPORTS = ("sluice", "library")
 AIMS = {("identity_fp32", "grpc", 8): (20, 100), ("identity_fp32", "grpc", 64): (10, 69), ("identity_fp32", "http", 8): (25, 72),
         ("identity_fp32", "http", 64): (20, 61), ("echo", "grpc", 8): (420, 882), ("echo", "http", 8): (370, 1313),
         ("mlp_cached", "grpc", 32): (6, 49), ("mlp_cached", "http", 32): (15, 43)}
+OVERHEADS = {8: 45, 32: 30}  # of the small network, by concurrency: what was asked of us
 MACHINE = {"syscall": "a system call", "loopback": "write and read on the loopback", "wake": "waking a core that rests, the waker",
            "woken": "the woken", "wake_latency": "until it runs", "turn": "there and back between two cores", "turn_cpu": "CPU of both",
            "sleep": "a sleep"}
@@ -92,21 +94,29 @@ def stop(servers):
 
 
 def take(servers, points, args):
-    """All runs: (point, system) -> the figures of each round; and the machine's."""
-    runs, figures = {}, []
+    """All runs: (point, system) -> the figures of each round; and each round's of the machine and of ONNX Runtime alone."""
+    runs, figures, bare = {}, [], []
     for n in range(args.rounds):
         figures.append(machine())
+        if any(model == "mlp" for model, _, _ in points):
+            bare.append(run.bare_runs(0.2, ["mlp"]))
         for point in points:
             names = list(servers)
             for system in names[n % len(names):] + names[:n % len(names)]:
                 runs.setdefault((point, system), []).append(measure(servers[system], *point, args.seconds))
-    return runs, figures
+    return runs, figures, run.middle(bare) if bare else {}
 
 
 def half(values, form):
     """The middle half of some values, as text."""
     values = sorted(values)
     return f"{values[len(values) // 4]:{form}} … {values[-1 - len(values) // 4]:{form}}"
+
+
+def spread(values):
+    """The median of some microseconds, with the least and the most, as text."""
+    form = ".1f" if max(values) < 5 else ".0f"
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 def share(runs, point):
@@ -134,6 +144,18 @@ def table(runs, points, original):
     return "\n".join("  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths))).rstrip() for r in rows)
 
 
+def overheads(runs, points, systems, rows):
+    """Lines: what the small network costs beside ONNX Runtime alone, whose rows are (batch, CPU us for each item, ...)."""
+    lines = ["ONNX Runtime alone, CPU us an item: " + ", ".join(f"batch {b} {cpu:.0f}" for b, cpu, _ in rows)]
+    for point in points:
+        if point[0] != "mlp":
+            continue
+        over = {s: statistics.median(r["cpu"] - run.interpolate(rows, r["batch"]) for r in runs[point, s]) for s in systems}
+        lines.append(f"overhead, {' '.join(map(str, point))}: " + ", ".join(f"{s} {v:.1f}" for s, v in over.items())
+                     + f"; asked of us: {OVERHEADS[point[2]]}")
+    return "\n".join(lines)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--original", action="store_true", help="beside tritonserver with a backend in C: `make peer` first")
@@ -149,14 +171,14 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         servers = servers_of(pathlib.Path(folder), args.original, sink)
         try:
-            runs, figures = take(servers, points, args)
+            runs, figures, bare = take(servers, points, args)
         finally:
             stop(servers)
             sink.shutdown()
-    print("this machine, us: " + ", ".join(
-        f"{text} {statistics.median(f[k] for f in figures):.{1 if k == 'syscall' else 0}f} ({min(f[k] for f in figures):.{1 if k == 'syscall' else 0}f}"
-        f" to {max(f[k] for f in figures):.{1 if k == 'syscall' else 0}f})" for k, text in MACHINE.items()))
+    print("this machine, us: " + ", ".join(f"{text} {spread([f[k] for f in figures])}" for k, text in MACHINE.items()))
     print(table(runs, points, args.original))
+    if bare:
+        print(overheads(runs, points, list(servers), bare["mlp"]))
     print(f"load average at the end {os.getloadavg()[0]:.2f}, {os.cpu_count()} cores")
 
 
