@@ -36,6 +36,13 @@ func (x *exchange) encode(resp *infer.Response) error {
 	if resp.ID != "" {
 		b = append(json.AppendString(append(b, `"id":`...), resp.ID), ',')
 	}
+	head := len(b)
+	if x.kept != nil {
+		if k := x.kept.answers.last.Load(); k.fits(resp) {
+			x.binary(resp, append(b, k.json...), k.size)
+			return nil
+		}
+	}
 	b = json.AppendString(append(b, `"model_name":`...), resp.Model)
 	b = json.AppendString(append(b, `,"model_version":`...), resp.Version)
 	if len(resp.Params) > 0 {
@@ -79,10 +86,18 @@ func (x *exchange) encode(resp *infer.Response) error {
 		r.setBody(b)
 		return nil
 	}
-	r.ContentType = typeBinary
-	r.HeaderLength = int64(len(b))
-	x.binaries(resp, b, size)
+	if x.kept != nil && binaries == len(resp.Outputs) {
+		x.kept.answers.met(resp, b[head:], size)
+	}
+	x.binary(resp, b, size)
 	return nil
+}
+
+// binary makes the reply the JSON part b and the binary outputs behind it.
+func (x *exchange) binary(resp *infer.Response, b []byte, size int64) {
+	x.reply.ContentType = typeBinary
+	x.reply.HeaderLength = int64(len(b))
+	x.binaries(resp, b, size)
 }
 
 // binaries puts the binary outputs behind the JSON: small ones into the same chunk,

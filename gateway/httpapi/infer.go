@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -15,7 +16,8 @@ import (
 // exchange is what one inference needs while it lasts; it is pooled.
 type exchange struct {
 	decoder
-	said    *form // decoder's, or a kept one, which is never changed
+	said    *form     // decoder's, or a kept one, which is never changed
+	kept    *keptHead // whose form it is; nil: decoder's
 	uses    []regions.Use
 	api     *API
 	m       *message
@@ -60,7 +62,8 @@ func (a *API) exchange(reply *Reply) *exchange {
 // free readies the exchange for another call.
 func (x *exchange) free() {
 	x.decoder.reset()
-	x.said, x.m, x.reply, x.header, x.raw, x.sent, x.fault = nil, nil, nil, nil, false, 0, nil
+	x.said, x.kept = nil, nil
+	x.m, x.reply, x.header, x.raw, x.sent, x.fault = nil, nil, nil, false, 0, nil
 	x.ctx, x.call, x.to, x.started, x.encoding = nil, nil, nil, false, ""
 	x.streaming, x.flat, x.wrong = false, false, nil
 	x.body, x.inf.in, x.inf.r = bodyReader{}, counter{}, nil
@@ -256,7 +259,10 @@ func (x *exchange) decode(ctx context.Context, call *Call) error {
 	if err != nil {
 		return err
 	}
-	return x.forward(call.Header)
+	if a.forward != nil {
+		return x.forward(a.forward, call.Header)
+	}
+	return nil
 }
 
 // headerLength is how much of a body is JSON: -1 for all of a body of unknown length,
@@ -297,7 +303,7 @@ func (x *exchange) jsonRequest(b *bodyReader, length int64) (err error) {
 func (x *exchange) head(more bool) error {
 	h := x.api.heads.cut(x.json, more)
 	if k := x.api.heads.find(&h); k != nil {
-		x.said = &k.form
+		x.said, x.kept = &k.form, k
 		k.fill(x.m, k.all)
 		if h.named {
 			x.m.req.ID = string(h.id)
@@ -320,14 +326,10 @@ func (x *exchange) head(more bool) error {
 // idIn is the request's id as far as it was read, for the log.
 func (x *exchange) idIn() string { return string(x.text[x.id.from:x.id.to]) }
 
-// forward turns the headers that the pattern matches into parameters. A parameter of
+// forward turns the headers that re matches into parameters. A parameter of
 // the body goes before a header of its name.
 // Source: --http-header-forward-pattern; the refusal of reserved names is 2.7x's.
-func (x *exchange) forward(h Header) (err error) {
-	re := x.api.forward
-	if re == nil {
-		return nil
-	}
+func (x *exchange) forward(re *regexp.Regexp, h Header) (err error) {
 	req := &x.m.req
 	h.Each(func(name, value string) bool {
 		if !re.MatchString(name) {

@@ -36,10 +36,11 @@ type heads struct {
 // keptHead is a head and what it says.
 type keptHead struct {
 	form
-	all   string // form.text
-	hash  uint64
-	named bool   // begins with an id, which rest is without
-	rest  []byte // of the head
+	all     string // form.text
+	hash    uint64
+	named   bool   // begins with an id, which rest is without
+	rest    []byte // of the head
+	answers answers
 }
 
 // headOf is a head in two parts.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -226,6 +227,55 @@ func TestKeptHeadsAreShared(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// keptAnswers are answers that differ in one thing each.
+func keptAnswers() []infer.Response {
+	all := make([]infer.Response, 11)
+	for i := range all {
+		r := &all[i]
+		*r = infer.Response{Model: "m", Version: "1", Final: true, Outputs: []infer.Tensor{
+			{Name: "A", Datatype: infer.FP32, Shape: []int64{1, 2}, Data: []byte("abcdefgh")}, {Name: "B", Datatype: infer.Int8, Shape: []int64{2}, Data: []byte("ij")}}}
+	}
+	all[1].Version = "2"
+	all[2].Outputs[0].Name = "C"
+	all[3].Outputs[0].Shape = []int64{2, 1}
+	all[4].Outputs[1].Datatype = infer.Uint8
+	all[5].Outputs = all[5].Outputs[:1]
+	all[6].Params = infer.Params{{Name: "p", Value: infer.Value{Kind: infer.KindInt64, Int: 3}}}
+	all[7].Outputs[0].Data = []byte("abcd") // not what its shape says
+	all[8].Outputs[1] = infer.Tensor{Name: "B", Datatype: infer.Bytes, Shape: []int64{1}, Data: []byte("\x01\x00\x00\x00x")}
+	all[9].Outputs[1] = infer.Tensor{Name: "B", Datatype: infer.Bytes, Shape: []int64{1}, Data: []byte("\x02\x00\x00\x00x")} // cut off
+	all[10].Outputs[1].Data = []byte("kl")
+	return all
+}
+
+// An answer is the same whether its JSON part was written or kept, whatever came before.
+func TestKeptAnswers(t *testing.T) {
+	w := newTwin(Limits{})
+	all := keptAnswers()
+	answer := func(_ context.Context, req *infer.Request, send infer.SendFunc) error {
+		resp := all[req.Inputs[0].Data[0]]
+		resp.ID = req.ID
+		return send(&resp)
+	}
+	w.got.infer, w.want.infer = answer, answer
+	rng := rand.New(rand.NewPCG(1, 2))
+	heads := []string{`{"id":"%d","inputs":[{"name":"I","shape":[1],"datatype":"INT8","parameters":{"binary_data_size":1}}],"parameters":{"binary_data_output":true}}`,
+		`{"inputs":[{"name":"I","shape":[1],"datatype":"INT8","parameters":{"binary_data_size":1}}],"outputs":[{"name":"A","parameters":{"binary_data":true}},{"name":"B","parameters":{"binary_data":true}}]}`,
+		`{"inputs":[{"name":"I","shape":[1],"datatype":"INT8","parameters":{"binary_data_size":1}}],"outputs":[{"name":"A","parameters":{"binary_data":true}},{"name":"B"}]}`}
+	statuses := map[int]int{}
+	for i := range 3000 {
+		head := strings.ReplaceAll(heads[rng.IntN(len(heads))], "%d", fmt.Sprint(i))
+		one := byte(rng.IntN(len(all)))
+		if i%3 > 0 {
+			one = 10 * byte(i%2) // so that these are kept
+		}
+		statuses[w.check(t, head, []byte{one}, len(head), false).status]++
+	}
+	if statuses[200] < 2000 || statuses[500] == 0 {
+		t.Errorf("answers %v: nothing was tried", statuses)
+	}
 }
 
 // FuzzKeptHeads: whatever the head, the same is made of it the first time, when it is
