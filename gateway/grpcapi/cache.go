@@ -20,8 +20,17 @@ const (
 	AgeKey         = "age"
 )
 
+// onOurs is the call on our own transport: st, where its holder knows it; nil: it came on
+// another.
+func onOurs(ctx context.Context, st *h2.Stream) *h2.Stream {
+	if st == nil {
+		st, _ = h2.FromContext(ctx)
+	}
+	return st
+}
+
 // cacheTrailer says what the response cache did; models without one say nothing.
-func cacheTrailer(ctx context.Context, r *infer.Response) {
+func cacheTrailer(ctx context.Context, st *h2.Stream, r *infer.Response) {
 	if r.Cache == infer.CacheNone {
 		return
 	}
@@ -29,10 +38,11 @@ func cacheTrailer(ctx context.Context, r *infer.Response) {
 	if r.Cache == infer.CacheHit {
 		age = strconv.FormatInt(int64(r.Age/time.Second), 10)
 	}
-	if st, ok := h2.FromContext(ctx); ok {
-		st.SetTrailer(CacheStatusKey, r.Cache.Header())
-		if age != "" {
-			st.SetTrailer(AgeKey, age)
+	if st = onOurs(ctx, st); st != nil {
+		if age == "" {
+			st.SetTrailer(CacheStatusKey, r.Cache.Header())
+		} else {
+			st.SetTrailer(CacheStatusKey, r.Cache.Header(), AgeKey, age)
 		}
 		return
 	}

@@ -29,7 +29,18 @@ const copyFrom = 32 << 10
 // the message that it encodes. It is not used again after a failure, since whoever holds
 // a reference to the request's memory may still read the request.
 type Call struct {
+	callState
+
+	// memory for what most calls need, in one allocation
+	dims  [8]int64
+	small [256]byte
+	room  []byte // for messages above that
+}
+
+// callState is what a Call knows of its request.
+type callState struct {
 	Request infer.Request
+	stream  *h2.Stream // on our own transport; nil: on another
 
 	emptyFinal bool  // triton_enable_empty_final_response
 	size       int64 // bytes of the message
@@ -44,14 +55,11 @@ type Call struct {
 
 	uses []regions.Use // of tensors that lie in regions
 
-	// memory for what most calls need, in one allocation
 	shapes  []int64
 	inputs  [2]infer.Tensor
 	outputs [2]infer.RequestedOutput
-	dims    [8]int64
 	parts   [4]mem.Buffer
 	tiny    mem.SliceBuffer
-	small   [256]byte
 }
 
 func newCall() *Call {
@@ -196,7 +204,7 @@ func (s *Service) arrive(ctx context.Context, c *Call, receive func() error) err
 
 // take is what an inference's response is given to.
 func (s *Service) take(ctx context.Context, c *Call, r *infer.Response) error {
-	cacheTrailer(ctx, r)
+	cacheTrailer(ctx, c.stream, r)
 	c.sendErr = s.send(c, r)
 	return c.sendErr
 }
@@ -204,7 +212,7 @@ func (s *Service) take(ctx context.Context, c *Call, r *infer.Response) error {
 // settle is what follows an inference that ended with err; its result is what the caller
 // hears.
 func (s *Service) settle(ctx context.Context, c *Call, err error) error {
-	s.loadTrailer(ctx)
+	s.loadTrailer(ctx, c.stream)
 	if c.envelope.Timings {
 		timingTrailer(ctx, c)
 	}
@@ -269,7 +277,7 @@ func (s *Service) openWith(ctx context.Context, env *infer.Envelope, action infe
 	open = s.unlessStopping(open)
 	if st, ok := h2.FromContext(ctx); ok {
 		env.Header, env.Fields = st.Header, st
-		env.Remote, env.Unix, env.Peer = listen.Remote(st.Remote())
+		env.Remote, env.Unix, env.Peer = st.Caller()
 		env.Certificate = st.Certificate()
 		return opened(ctx, env, open)
 	}
@@ -297,8 +305,12 @@ func (s *Service) unlessStopping(open opener) opener {
 		if env.Action == infer.ActionHealth {
 			return open(ctx, env)
 		}
-		return nil, infer.Refusef(infer.Unavailable, infer.ReasonStopping, stoppingText)
+		return nil, errStopping()
 	}
+}
+
+func errStopping() error {
+	return infer.Refusef(infer.Unavailable, infer.ReasonStopping, stoppingText)
 }
 
 // opener is the pipeline's Open or OpenStream.

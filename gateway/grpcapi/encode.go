@@ -34,6 +34,9 @@ func (o *output) Put(*[]byte) {
 	memory.Release()
 }
 
+// maxRoom is the size of messages for which a call keeps memory.
+const maxRoom = 1 << 10
+
 // encode writes r as a ModelInferResponse into c.reply, and takes over r's memory.
 // Source: message ModelInferResponse, proto/inference/grpc_service.proto. Outputs are
 // always raw, as in the original.
@@ -46,6 +49,11 @@ func (s *Service) encode(c *Call, r *infer.Response) error {
 	head, pooled := c.small[:0], (*[]byte)(nil)
 	switch {
 	case n <= len(c.small):
+	case n <= maxRoom && c.stream != nil: // whose memory lives longer than one call
+		if n > cap(c.room) {
+			c.room = make([]byte, 0, maxRoom)
+		}
+		head = c.room[:0]
 	case mem.IsBelowBufferPoolingThreshold(n):
 		head = make([]byte, 0, n)
 	default:

@@ -23,18 +23,16 @@ func (s *Service) RegisterOn(server *h2.Server) {
 type hotInfer struct{ s *Service }
 
 // Begin asks the pipeline, as far as it does not wait.
-func (m hotInfer) Begin(ctx context.Context) (h2.Call, error) {
-	h, ok := m.s.calls.Get().(*hotCall)
+func (m hotInfer) Begin(ctx context.Context, old h2.Call) (h2.Call, error) {
+	h, ok := old.(*hotCall)
 	if !ok {
-		h = &hotCall{}
+		h = &hotCall{s: m.s}
+		h.header = func(key string) string { return h.stream.Header(key) }
 	}
-	h.s, h.shapes = m.s, h.dims[:0]
-	h.stream, _ = h2.FromContext(ctx)
-	var err error
-	h.envelope.Method = "ModelInfer"
-	h.Request.Envelope = &h.envelope // the log of a refusal names its caller too
-	h.ctx, err = m.s.openWith(ctx, &h.envelope, infer.ActionInference, h.openEarly)
-	if err != nil {
+	h.shapes = h.dims[:0]
+	h.stream, _ = ctx.(*h2.Stream)
+	h.ctx = ctx
+	if err := h.open(); err != nil {
 		err = m.s.failed(ctx, "ModelInfer", &h.Request, err)
 		m.s.ended(&h.Call, err)
 		return nil, err
@@ -42,22 +40,30 @@ func (m hotInfer) Begin(ctx context.Context) (h2.Call, error) {
 	return h, nil
 }
 
-// openEarly is the pipeline's Open, as far as it does not wait.
-func (h *hotCall) openEarly(ctx context.Context, env *infer.Envelope) (_ context.Context, err error) {
-	h.rest, err = h.s.pipeline.OpenEarly(ctx, env)
-	return ctx, err
+// open fills in what is known of the call, and is the pipeline's Open, as far as it does not
+// wait.
+func (h *hotCall) open() (err error) {
+	env := &h.envelope
+	h.Request.Envelope = env // the log of a refusal names its caller too
+	env.Protocol, env.Method, env.Action, env.BodySize = "grpc", "ModelInfer", infer.ActionInference, -1
+	env.Header, env.Fields = h.header, h.stream
+	env.Remote, env.Unix, env.Peer = h.stream.Caller()
+	env.Certificate = h.stream.Certificate()
+	if h.s.stopping.Load() {
+		return errStopping()
+	}
+	h.rest, err = h.s.pipeline.OpenEarly(h.ctx, env)
+	return err
 }
 
 // hotCall is one call of it, and the sink of its request.
 type hotCall struct {
 	Call
 	s      *Service
-	stream *h2.Stream
-	ctx    context.Context // the pipeline's, for this call alone
-	early  context.Context // the same with its deadline moved ahead
-	cancel context.CancelFunc
-	told   bool         // the pipeline knows of the end
-	rest   func() error // what is left of the pipeline's Open; nil: nothing
+	header func(key string) string // the stream's, for the envelope; made once
+	ctx    context.Context         // the stream
+	told   bool                    // the pipeline knows of the end
+	rest   func() error            // what is left of the pipeline's Open; nil: nothing
 
 	started bool // nobody waits for the answer: the scheduler brings it
 	spent   bool // it was answered, and nobody reads the request any more
@@ -116,7 +122,6 @@ func (h *hotCall) Abort(err error) {
 // Start decodes and starts the inference.
 func (h *hotCall) Start(memory *infer.Buffer, message []byte) (wait func()) {
 	h.Request.Memory, h.size = memory, int64(len(message))
-	h.early, h.cancel = ahead(h.ctx)
 	if h.rest != nil {
 		return func() { h.opened(message) }
 	}
@@ -126,11 +131,11 @@ func (h *hotCall) Start(memory *infer.Buffer, message []byte) (wait func()) {
 	}
 	if h.s.compress {
 		// compressing would hold up others
-		h.s.chooseCompression(h.early)
+		h.s.chooseCompression(h.ctx)
 		return h.infer
 	}
 	h.started, h.Request.Burst = true, h.stream.Burst()
-	if wait = h.s.pipeline.Start(h.early, &h.Request, h); wait != nil {
+	if wait = h.s.pipeline.Start(h.ctx, &h.Request, h); wait != nil {
 		h.started = false
 	}
 	return wait // where it is nil, h may be another call's by now
@@ -146,7 +151,7 @@ func (h *hotCall) opened(message []byte) {
 		infer.Flush(h.end(err))
 		return
 	}
-	h.s.chooseCompression(h.early)
+	h.s.chooseCompression(h.ctx)
 	h.infer()
 }
 
@@ -161,7 +166,7 @@ func (h *hotCall) admitted() (err error) {
 
 // infer is the inference on a goroutine that waits.
 func (h *hotCall) infer() {
-	infer.Flush(h.Done(h.s.pipeline.Infer(h.early, &h.Request, h.Send)))
+	infer.Flush(h.Done(h.s.pipeline.Infer(h.ctx, &h.Request, h.Send)))
 }
 
 func (h *hotCall) ready(message []byte) (err error) {
@@ -170,7 +175,7 @@ func (h *hotCall) ready(message []byte) (err error) {
 			err = infer.Recovered(p)
 		}
 	}()
-	return h.s.arrive(h.early, &h.Call, func() error { return h.s.decodeOwned(&h.Call, message) })
+	return h.s.arrive(h.ctx, &h.Call, func() error { return h.s.decodeOwned(&h.Call, message) })
 }
 
 // maxInline is how many outputs are encoded at once by who has the results: small ones are
@@ -181,7 +186,7 @@ const maxInline = 16
 func (h *hotCall) Large(r *infer.Response) bool { return len(r.Outputs) > maxInline }
 
 // Send is infer.Sink's.
-func (h *hotCall) Send(r *infer.Response) error { return h.s.take(h.early, &h.Call, r) }
+func (h *hotCall) Send(r *infer.Response) error { return h.s.take(h.ctx, &h.Call, r) }
 
 // Done is infer.Sink's.
 func (h *hotCall) Done(err error) (f infer.Flusher) {
@@ -190,7 +195,7 @@ func (h *hotCall) Done(err error) (f infer.Flusher) {
 			go h.fail(infer.Recovered(p))
 		}
 	}()
-	return h.end(h.s.settle(h.early, &h.Call, err))
+	return h.end(h.s.settle(h.ctx, &h.Call, err))
 }
 
 // end answers. What is to be said of an error is told and logged on a goroutine of its
@@ -198,7 +203,6 @@ func (h *hotCall) Done(err error) (f infer.Flusher) {
 func (h *hotCall) end(err error) infer.Flusher {
 	h.traceSending()
 	h.release()
-	h.cancel()
 	if err != nil {
 		go h.fail(err)
 		return nil
@@ -218,12 +222,14 @@ func (h *hotCall) fail(err error) {
 }
 
 // Sent ends the request's trace, and with it the call.
-func (h *hotCall) Sent() {
+func (h *hotCall) Sent() (again bool) {
 	h.traceSent()
-	if s := h.s; h.spent {
-		*h = hotCall{}
-		s.calls.Put(h)
+	if !h.spent {
+		return false
 	}
+	h.callState = callState{}
+	h.ctx, h.told, h.rest, h.started, h.spent = nil, false, nil, false, false
+	return true
 }
 
 // decodeOwned reads a message that lies in the request's memory.

@@ -28,11 +28,11 @@ type Load interface {
 const formatKey = "endpoint-load-metrics-format"
 
 // loadTrailer tells who balances between servers how busy this one is.
-func (s *Service) loadTrailer(ctx context.Context) {
+func (s *Service) loadTrailer(ctx context.Context, st *h2.Stream) {
 	if s.load == nil {
 		return
 	}
-	if st, ok := h2.FromContext(ctx); ok {
+	if st = onOurs(ctx, st); st != nil {
 		if key, value := s.load.Trailer(st.Header(formatKey)); value != "" {
 			st.SetTrailer(key, value)
 		}

@@ -121,7 +121,6 @@ type Service struct {
 	decoders sync.Pool // *decoder
 	frames   sync.Pool // *frame
 	outputs  sync.Pool // *output
-	calls    sync.Pool // *hotCall
 }
 
 // ServiceConfig says how a Service reads and writes. The zero value forwards no

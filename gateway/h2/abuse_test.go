@@ -384,7 +384,7 @@ func TestManyResets(t *testing.T) {
 	poll(t, "nothing is left", func() bool {
 		for _, c := range f.s.conns.All() {
 			c.mu.Lock()
-			n := len(c.streams) + c.calls
+			n := c.streams.n + c.calls
 			c.mu.Unlock()
 			return n == 0
 		}

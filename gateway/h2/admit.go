@@ -3,6 +3,7 @@ package h2
 import (
 	"context"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -49,7 +50,7 @@ func (c *conn) closed(h head) error {
 		return c.guard.control()
 	}
 	c.mu.Lock()
-	st := c.streams[h.stream]
+	st := c.streams.get(h.stream)
 	if st != nil {
 		c.resetLocked(st, codeStreamClosed)
 	}
@@ -86,38 +87,24 @@ func refusal(http int, code codes.Code, format string, args ...any) error {
 // admit finds the method and asks it.
 func (c *conn) admit(st *Stream) (err error) {
 	hd := st.head
-	switch {
-	case hd.large:
-		return status.Errorf(codes.ResourceExhausted, "headers larger than %d bytes", c.s.cfg.MaxHeaderBytes)
-	case hd.hosts > 1:
-		authorities := 0
-		if hd.authority != "" {
-			authorities = 1
+	late := c.headers.timed && c.headers.timeout <= 0
+	if hd.admitted == nil || late {
+		if hd.admitted, err = c.find(hd, late); err != nil {
+			return err
 		}
-		return refusal(400, codes.Internal, "num values of :authority: %d, num values of host: %d, both must only have 1 value as per HTTP/2 spec",
-			authorities, hd.hosts)
-	case !grpcType(hd.contentType):
-		return refusal(415, codes.InvalidArgument, "invalid gRPC request content-type %q", hd.contentType)
-	case hd.refused != "":
-		return refusal(400, codes.Internal, "%s", hd.refused)
-	case hd.authority == "" && hd.hosts == 0:
-		return refusal(400, codes.Internal, "no host or :authority header present")
-	case hd.method != "POST":
-		return refusal(405, codes.Internal, "Received a HEADERS frame with :method %q which should be POST", hd.method)
-	case hd.timed && hd.timeout <= 0:
-		return status.Error(codes.DeadlineExceeded, context.DeadlineExceeded.Error())
 	}
-	m := c.s.methods[hd.path]
-	if m == nil {
-		return c.s.unknown(hd.path)
-	}
-	if hd.encoding != "" && hd.encoding != "identity" && encoding.GetCompressor(hd.encoding) == nil {
-		return status.Errorf(codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", hd.encoding)
-	}
+	m := hd.admitted
 	st.method = m
+	if r := c.headers; r.timed {
+		d := r.timeout
+		if m.hot != nil {
+			d = ahead(d)
+		}
+		st.SetTimeout(d)
+	}
 	switch {
 	case m.hot != nil:
-		st.call, err = m.hot.Begin(st)
+		err = st.begin()
 	case m.served.stream != nil:
 		if err := c.admitStream(st); err != nil {
 			return err
@@ -125,6 +112,45 @@ func (c *conn) admit(st *Stream) (err error) {
 		c.dispatch(st)
 	}
 	return err
+}
+
+// ahead moves a Method's deadline forward by a twentieth, at most 5 ms. At the deadline
+// itself a client ends the call, and one whose clock is a moment behind takes what it hears
+// then for a cancellation by somebody else.
+func ahead(d time.Duration) time.Duration { return d - min(d/20, 5*time.Millisecond) }
+
+// find is the method that a header leads to, if nothing is wrong with the call; late: its time
+// is up.
+func (c *conn) find(hd *header, late bool) (*method, error) {
+	switch {
+	case hd.large:
+		return nil, status.Errorf(codes.ResourceExhausted, "headers larger than %d bytes", c.s.cfg.MaxHeaderBytes)
+	case hd.hosts > 1:
+		authorities := 0
+		if hd.authority != "" {
+			authorities = 1
+		}
+		return nil, refusal(400, codes.Internal, "num values of :authority: %d, num values of host: %d, both must only have 1 value as per HTTP/2 spec",
+			authorities, hd.hosts)
+	case !grpcType(hd.contentType):
+		return nil, refusal(415, codes.InvalidArgument, "invalid gRPC request content-type %q", hd.contentType)
+	case hd.refused != "":
+		return nil, refusal(400, codes.Internal, "%s", hd.refused)
+	case hd.authority == "" && hd.hosts == 0:
+		return nil, refusal(400, codes.Internal, "no host or :authority header present")
+	case hd.method != "POST":
+		return nil, refusal(405, codes.Internal, "Received a HEADERS frame with :method %q which should be POST", hd.method)
+	case late:
+		return nil, status.Error(codes.DeadlineExceeded, context.DeadlineExceeded.Error())
+	}
+	m := c.s.methods[hd.path]
+	if m == nil {
+		return nil, c.s.unknown(hd.path)
+	}
+	if hd.encoding != "" && hd.encoding != "identity" && encoding.GetCompressor(hd.encoding) == nil {
+		return nil, status.Errorf(codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", hd.encoding)
+	}
+	return m, nil
 }
 
 // admitStream counts a stream, or refuses it where too many bring no message: each costs

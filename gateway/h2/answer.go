@@ -2,6 +2,7 @@ package h2
 
 import (
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"strconv"
@@ -67,16 +68,22 @@ func appendHeaders(b []byte, compressor string, fields []string) []byte {
 
 func appendFields(b []byte, fields []string) []byte {
 	for i := 0; i+1 < len(fields); i += 2 {
-		name, value := strings.ToLower(fields[i]), fields[i+1]
-		if reserved(name) {
-			continue
-		}
-		if strings.HasSuffix(name, "-bin") {
-			value = base64.RawStdEncoding.EncodeToString([]byte(value))
-		}
-		if validName(name) && validValue(value) {
-			b = appendField(b, name, value)
-		}
+		b = appendValid(b, fields[i], fields[i+1])
+	}
+	return b
+}
+
+// appendValid adds a field of a handler's, where it may send one of that name and value.
+func appendValid(b []byte, name, value string) []byte {
+	name = strings.ToLower(name)
+	if reserved(name) {
+		return b
+	}
+	if strings.HasSuffix(name, "-bin") {
+		value = base64.RawStdEncoding.EncodeToString([]byte(value))
+	}
+	if validName(name) && validValue(value) {
+		b = appendField(b, name, value)
 	}
 	return b
 }
@@ -139,10 +146,10 @@ func (c *conn) blockLocked(at int) {
 // okTrailer ends a call that succeeded.
 const okTrailer = "\x00\x0bgrpc-status\x010"
 
-// appendStatus adds the trailers of a call's end.
-func appendStatus(b []byte, err error, fields []string) []byte {
+// appendStatus adds the trailers of a call's end; more are others, encoded.
+func appendStatus(b []byte, err error, more []byte) []byte {
 	if err == nil {
-		return appendFields(append(b, okTrailer...), fields)
+		return append(append(b, okTrailer...), more...)
 	}
 	s := statusOf(err)
 	b = appendField(b, "grpc-status", strconv.Itoa(int(s.Code())))
@@ -154,7 +161,7 @@ func appendStatus(b []byte, err error, fields []string) []byte {
 			b = appendField(b, "grpc-status-details-bin", base64.RawStdEncoding.EncodeToString(details))
 		}
 	}
-	return appendFields(b, fields)
+	return append(b, more...)
 }
 
 // statusOf reads the status of an error: its own, that of a context error, or Unknown as
@@ -197,16 +204,14 @@ func percent(s string) string {
 // answer ends a call with its one message, whose parts it takes, or with an error. It
 // queues; flushing is the caller's.
 func (st *Stream) answer(parts mem.BufferSlice, err error) {
-	st.mu.Lock()
-	trailer, compressor := st.trailer, st.compressor
-	st.mu.Unlock()
+	trailer, compressor := st.said()
 	c := st.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	st.answerLocked(parts, err, trailer, compressor)
 }
 
-func (st *Stream) answerLocked(parts mem.BufferSlice, err error, trailer []string, compressor string) {
+func (st *Stream) answerLocked(parts mem.BufferSlice, err error, trailer []byte, compressor string) {
 	c := st.c
 	if st.gone || c.ended != nil {
 		parts.Free()
@@ -223,6 +228,11 @@ func (st *Stream) answerLocked(parts mem.BufferSlice, err error, trailer []strin
 		compressed = 1
 	}
 	n := parts.Len()
+	small := n < byReference && len(c.out.small) < burst && len(c.sending) == 0 && int64(len(st.out.prefix)+n) <= min(c.sendLeft, st.sendLeft)
+	if small && !st.begun && compressor == "" && !c.shrink && len(trailer) < minMaxFrame/2 {
+		c.plainLocked(st, parts, n, trailer)
+		return
+	}
 	if !st.begun { // else a service's handler has sent it
 		at := len(c.out.small)
 		c.out.small = appendFrame(c.out.small, 0, frameHeaders, flagEndHeaders, st.id)
@@ -230,23 +240,69 @@ func (st *Stream) answerLocked(parts mem.BufferSlice, err error, trailer []strin
 		c.blockLocked(at)
 		st.begun = true
 	}
-	total := len(st.out.prefix) + n
-	if n < byReference && len(c.out.small) < burst && len(c.sending) == 0 && int64(total) <= min(c.sendLeft, st.sendLeft) {
+	if small {
 		c.smallLocked(st, parts, n, compressed)
 		c.out.small = append(c.out.small, 0, 0, 0, frameHeaders, flagEndHeaders|flagEndStream, byte(st.id>>24), byte(st.id>>16),
 			byte(st.id>>8), byte(st.id))
 		at := len(c.out.small) - frameHeader
 		c.out.small = appendStatus(c.out.small, nil, trailer)
 		c.blockLocked(at)
-		if !st.remoteEnd.Load() {
-			c.out.small = appendReset(c.out.small, st.id, codeNo)
-			c.stale = append(c.stale, st.id)
-		}
-		c.removeLocked(st)
+		c.overLocked(st)
 		return
 	}
 	st.queueLocked(parts, n, compressed)
 	st.out.trailer = appendStatus(nil, nil, trailer)
+}
+
+// overLocked forgets a stream whose end is queued, with a reset where the client is still
+// sending.
+func (c *conn) overLocked(st *Stream) {
+	if !st.remoteEnd.Load() {
+		c.out.small = appendReset(c.out.small, st.id, codeNo)
+		c.stale = append(c.stale, st.id)
+	}
+	c.removeLocked(st)
+}
+
+// okAnswer are the frames around the message of a usual answer: a HEADERS frame, and the
+// header of a DATA frame with the prefix of its message. Streams and lengths are filled in.
+const (
+	okFields = "\x88\x0f\x10\x10" + typeGRPC // as appendHeaders writes them
+	okAnswer = "\x00\x00\x14\x01\x04\x00\x00\x00\x00" + okFields + "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+	okData   = frameHeader + len(okFields) // where the DATA frame begins
+	okEnd    = "\x00\x00\x00\x01\x05\x00\x00\x00\x00" + okTrailer
+)
+
+// plainLocked writes the whole of a usual answer: neither compressed nor larger than the
+// windows, on a stream of which nothing was sent.
+func (c *conn) plainLocked(st *Stream, parts mem.BufferSlice, n int, trailer []byte) {
+	b := slices.Grow(c.out.small, len(okAnswer)+n+len(okEnd)+len(trailer))
+	at := len(b)
+	b = append(b, okAnswer...)
+	binary.BigEndian.PutUint32(b[at+5:], st.id)
+	data := b[at+okData:]
+	data[0], data[1], data[2] = byte((5+n)>>16), byte((5+n)>>8), byte(5+n)
+	binary.BigEndian.PutUint32(data[5:], st.id)
+	binary.BigEndian.PutUint32(data[frameHeader+1:], uint32(n))
+	for _, p := range parts {
+		b = append(b, p.ReadOnlyData()...)
+	}
+	at = len(b)
+	b = append(append(b, okEnd...), trailer...)
+	size := len(okTrailer) + len(trailer)
+	b[at+1], b[at+2] = byte(size>>8), byte(size)
+	binary.BigEndian.PutUint32(b[at+5:], st.id)
+	c.out.small, st.begun = b, true
+	c.sentLocked(st, 5+n)
+	parts.Free()
+	c.overLocked(st)
+}
+
+// sentLocked counts n bytes of a message that are queued in one frame.
+func (c *conn) sentLocked(st *Stream, n int) {
+	c.sendLeft -= int64(n)
+	st.sendLeft -= int64(n)
+	c.granted = min(c.granted+grants, maxGrants)
 }
 
 // smallLocked copies a message that the windows take.
@@ -257,9 +313,7 @@ func (c *conn) smallLocked(st *Stream, parts mem.BufferSlice, n int, compressed 
 		b = append(b, p.ReadOnlyData()...)
 	}
 	c.out.small = b
-	c.sendLeft -= int64(5 + n)
-	st.sendLeft -= int64(5 + n)
-	c.granted = min(c.granted+grants, maxGrants)
+	c.sentLocked(st, 5+n)
 	parts.Free()
 }
 
@@ -271,7 +325,7 @@ func (st *Stream) queueLocked(parts mem.BufferSlice, n int, compressed byte) {
 }
 
 // failLocked ends a call with an error: in its trailers, or in its only header.
-func (c *conn) failLocked(st *Stream, err error, trailer []string) {
+func (c *conn) failLocked(st *Stream, err error, trailer []byte) {
 	var b []byte
 	var none *abort
 	switch {
@@ -311,6 +365,13 @@ func (st *Stream) compressed(parts mem.BufferSlice) (mem.BufferSlice, error) {
 		return parts, nil
 	}
 	return compressBy(name, parts)
+}
+
+// said is what the handler wishes for its answer.
+func (st *Stream) said() (trailer []byte, compressor string) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.trailer, st.compressor
 }
 
 // compressBy encodes a message by a compressor of grpc-go's registry, and frees parts.

@@ -30,6 +30,7 @@ type conn struct {
 	taker  *listen.Taker // reads for the reading goroutine; nil as try
 	burst  infer.Burst   // what was read and is not executed yet
 	remote net.Addr
+	caller caller
 	auth   credentials.AuthInfo // of TLS; nil: plain text
 
 	// The reading goroutine's alone.
@@ -42,9 +43,9 @@ type conn struct {
 	lastID     uint32 // highest stream that the peer opened
 	recvLeft   int64  // bytes that the peer may send on the connection
 	uncredited int64
-	receiving  map[uint32]*Stream // whose message or end has not arrived
-	begun      []*Stream          // in this burst, not dispatched yet
-	late       late               // calls that we ended before their client had
+	receiving  table     // streams whose message or end has not arrived
+	begun      []*Stream // in this burst, not dispatched yet
+	late       late      // calls that we ended before their client had
 	guard      guard
 	ahead      int64  // memory that messages have and bytes of them that are still to come
 	frames     uint   // that were read
@@ -59,10 +60,12 @@ type conn struct {
 	opened atomic.Uint32 // lastID, for others
 
 	mu        sync.Mutex
-	streams   map[uint32]*Stream
+	streams   table
 	calls     int // handlers that run, also of streams that are gone
 	out       output
 	spare     output    // of the last write, for its memory
+	free      []*Stream // that may be other calls
+	over      bool      // the reading goroutine has ended: calls is in Server.started
 	writing   int64     // since when a write lasts, on the clock of infer.Now; 0: none does
 	stale     []uint32  // answered before their client had ended: still in receiving
 	sending   []*Stream // with data that a window or their turn holds back
@@ -92,9 +95,10 @@ const readBuffer = 32 << 10
 
 func newConn(s *Server, nc net.Conn) *conn {
 	c := &conn{s: s, nc: listen.Underneath(nc), outer: nc, remote: nc.RemoteAddr(), headers: newHeaderReader(s.cfg.MaxHeaderBytes),
-		recvLeft: int64(s.cfg.ConnectionWindow), receiving: map[uint32]*Stream{}, streams: map[uint32]*Stream{}, sendLeft: initialWindow, peerInit: initialWindow,
+		recvLeft: int64(s.cfg.ConnectionWindow), receiving: newTable(inReceiving), streams: newTable(inStreams), sendLeft: initialWindow, peerInit: initialWindow,
 		peerFrame: minMaxFrame, lastOK: maxStreamID, guard: newGuard(&s.cfg)}
 	c.room.L = &c.mu
+	c.caller.at, c.caller.unix, c.caller.peer = listen.Remote(c.remote)
 	if s.cfg.TLS == nil {
 		c.try = listen.NewTrier(c.nc)
 		c.taker = listen.NewTaker(c.nc, c.burst.Close)
@@ -120,12 +124,13 @@ func (c *conn) serve() {
 	if !lingers {
 		c.close(err)
 	}
-	for _, st := range c.receiving {
+	for _, st := range c.receiving.all() {
 		c.abandon(st, context.Canceled)
 	}
 	if lingers {
 		c.linger()
 	}
+	c.leave()
 	c.flushers.Wait()
 }
 
@@ -230,7 +235,7 @@ func (c *conn) loop() error {
 // settle is called before the reader may block: it lets go what waits for more.
 func (c *conn) settle() {
 	for i, st := range c.begun {
-		if !st.dispatched && !st.discard {
+		if st != nil && !st.dispatched && !st.discard {
 			if c.quiet.Load() < int64(c.s.cfg.MaxQuiet) { // else it begins when its message has come
 				st.hush()
 				c.dispatch(st)
@@ -252,7 +257,10 @@ const sweepEvery = 256
 
 // sweep is settle in a burst that does not end: it dispatches nothing.
 func (c *conn) sweep() {
-	c.begun = slices.DeleteFunc(c.begun, func(st *Stream) bool { return st.dispatched || st.discard })
+	c.begun = slices.DeleteFunc(c.begun, func(st *Stream) bool { return st == nil || st.dispatched || st.discard })
+	for i, st := range c.begun {
+		st.place = i
+	}
 	c.forgetStale()
 }
 
@@ -453,10 +461,9 @@ func (c *conn) end(err error, linger bool) {
 	if linger { // then the handshake is over and nc stays
 		half, c.lingers = c.nc.(interface{ CloseWrite() error })
 	}
-	streams := make([]*Stream, 0, len(c.streams))
-	for _, st := range c.streams {
+	streams := c.streams.all()
+	for _, st := range streams {
 		c.removeLocked(st)
-		streams = append(streams, st)
 	}
 	if c.alive != nil {
 		c.alive.Stop()

@@ -38,12 +38,12 @@ func (c *conn) resetFrame(h head, b []byte) error {
 		return &connError{codeProtocol, "RST_STREAM on an idle stream"}
 	}
 	c.mu.Lock()
-	st := c.streams[h.stream]
+	st := c.streams.get(h.stream)
 	if st != nil {
 		c.removeLocked(st)
 	}
 	c.mu.Unlock()
-	if in := c.receiving[h.stream]; in != nil {
+	if in := c.receiving.get(h.stream); in != nil {
 		c.abandon(in, context.Canceled)
 	}
 	if st != nil {
@@ -81,7 +81,7 @@ func (c *conn) windowLocked(h head, n int64, reset **Stream) error {
 		if c.sendLeft += n; c.sendLeft > maxWindow {
 			return &connError{codeFlowControl, "connection window too large"}
 		}
-	} else if st := c.streams[h.stream]; st != nil {
+	} else if st := c.streams.get(h.stream); st != nil {
 		if st.sendLeft += n; n == 0 || st.sendLeft > maxWindow {
 			code := codeFlowControl
 			if n == 0 {
@@ -154,7 +154,7 @@ func (c *conn) windowsLocked(window int64) error {
 		return nil
 	}
 	c.peerInit = window
-	for _, st := range c.streams {
+	for _, st := range c.streams.all() {
 		if st.sendLeft += delta; st.sendLeft > maxWindow {
 			return &connError{codeFlowControl, "SETTINGS_INITIAL_WINDOW_SIZE makes a window too large"}
 		}
@@ -204,7 +204,7 @@ func (c *conn) ping(h head, b []byte) error {
 		}
 		return nil
 	}
-	idle := len(c.streams) == 0 && !c.s.cfg.PermitWithoutCalls
+	idle := c.streams.n == 0 && !c.s.cfg.PermitWithoutCalls
 	if err := c.guard.ping(infer.Now(), c.strikesOK, idle); err != nil {
 		return err
 	}
@@ -287,7 +287,7 @@ func (c *conn) lastWordLocked() {
 
 // finishedLocked says that a drained connection has nothing left to do.
 func (c *conn) finishedLocked() bool {
-	return c.draining && c.lastOK != maxStreamID && len(c.streams) == 0 && c.out.empty()
+	return c.draining && c.lastOK != maxStreamID && c.streams.n == 0 && c.out.empty()
 }
 
 // startTimersLocked begins keepalive, the watch for stuck writes, and the connection's
@@ -326,7 +326,7 @@ func (c *conn) watchEvery() time.Duration {
 // the original, which are channel arguments of gRPC's C core.
 func (c *conn) keepsAliveLocked() bool {
 	cfg := &c.s.cfg
-	return cfg.KeepaliveTime > 0 && (cfg.PermitWithoutCalls || len(c.streams) > 0) &&
+	return cfg.KeepaliveTime > 0 && (cfg.PermitWithoutCalls || c.streams.n > 0) &&
 		(cfg.MaxPingsWithoutData == 0 || c.pings < cfg.MaxPingsWithoutData)
 }
 
@@ -359,7 +359,7 @@ func (c *conn) watch() {
 	if !stuck && !dead {
 		c.alive.Reset(c.watchEvery())
 	}
-	kick := silent > int64(c.watchEvery()) && len(c.streams)+len(c.stale) > 0
+	kick := silent > int64(c.watchEvery()) && c.streams.n+len(c.stale) > 0
 	c.mu.Unlock()
 	for _, st := range late {
 		st.End(context.Canceled)

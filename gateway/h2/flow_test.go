@@ -82,14 +82,14 @@ func TestConnectionWindowIsShared(t *testing.T) {
 func TestTurns(t *testing.T) {
 	c := &conn{sendLeft: maxWindow, peerFrame: minMaxFrame, s: &Server{}}
 	for i := range 40 {
-		st := &Stream{c: c, id: uint32(2*i + 1), sendLeft: maxWindow, queued: true, begun: true}
+		st := &Stream{record: record{c: c, id: uint32(2*i + 1), sendLeft: maxWindow, queued: true, begun: true}}
 		st.out = outgoing{at: -1, left: 5, trailer: []byte{1}}
 		st.out.left = 2 * turn
 		st.out.parts = append(st.out.parts, buffer(make([]byte, 2*turn)))
 		c.sending = append(c.sending, st)
 	}
 	all := slices.Clone(c.sending)
-	c.streams = map[uint32]*Stream{}
+	c.streams = newTable(inStreams)
 	for range 40*turn/burst + 1 {
 		c.pumpLocked()
 		c.out = output{}

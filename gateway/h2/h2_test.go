@@ -62,9 +62,10 @@ type echo struct {
 type echoCall struct {
 	e  *echo
 	st *Stream
+	ok bool // it was answered by who started it, without an error
 }
 
-func (e *echo) Begin(ctx context.Context) (Call, error) {
+func (e *echo) Begin(ctx context.Context, old Call) (Call, error) {
 	st, ok := FromContext(ctx)
 	if !ok {
 		return nil, errors.New("no stream")
@@ -72,18 +73,27 @@ func (e *echo) Begin(ctx context.Context) (Call, error) {
 	if st.Header("refuse") != "" {
 		return nil, status.Error(codes.PermissionDenied, "no: "+st.Header("refuse"))
 	}
-	return &echoCall{e, st}, nil
+	call, ok := old.(*echoCall)
+	if !ok {
+		call = &echoCall{}
+	}
+	call.e, call.st, call.ok = e, st, false
+	return call, nil
 }
 
 func (c *echoCall) Memory(n int64, _ []byte) (*infer.Buffer, error) { return c.e.memory.Body(n + 3) }
 
-func (c *echoCall) Sent() {}
+func (c *echoCall) Sent() bool { return c.ok }
 
 func (c *echoCall) Abort(error) { c.e.aborted.Add(1) }
 
 // Start answers in all ways that there are: at once, later, on a goroutine that waits.
 func (c *echoCall) Start(memory *infer.Buffer, message []byte) (wait func()) {
-	answer := func() { infer.Flush(c.st.Answer(c.serve(memory, message))) }
+	answer := func() {
+		parts, err := c.serve(memory, message)
+		c.ok = err == nil && c.st.Header("do") != "wait"
+		infer.Flush(c.st.Answer(parts, err))
+	}
 	switch way := c.st.Header("do"); {
 	case way == "wait", way == "" && c.st.id%8 == 1:
 		return answer

@@ -12,22 +12,22 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// header is the head of one call. It is never changed once it is parsed: calls whose
-// header blocks are equal share it.
+// header is the head of one call, but for its grpc-timeout. It is never changed once it is
+// parsed, but for method: calls whose heads are equal share it.
 type header struct {
 	path        string
 	authority   string
 	contentType string
 	encoding    string // grpc-encoding; "" is identity
 	accept      string // grpc-accept-encoding
-	timeout     time.Duration
-	timed       bool // grpc-timeout was given
 	fields      []hpack.HeaderField
+	lengths     uint64 // a bit for each length, modulo 64, that a name of fields has
+
+	admitted *method // what it leads to, once nothing was found wrong with it; the reading goroutine's alone
 
 	method    string
 	scheme    string
 	regular   bool   // a regular field was seen: no pseudo field may follow
-	size      int    // as RFC 9113, 6.5.2 counts
 	malformed string // why the call is malformed (RFC 9113, 8.1.1); "" where it is not
 	large     bool   // over the limit
 	pseudos   bool   // there is a pseudo field, which trailers may not have
@@ -39,8 +39,14 @@ type header struct {
 // missing is the fault of every block of trailers.
 const missing = "missing pseudo-header"
 
+// lacks says that no header has a name, as its length tells.
+func (h *header) lacks(key string) bool { return h.lengths>>(len(key)&63)&1 == 0 }
+
 // get is the first value of a header, "" where there is none.
 func (h *header) get(key string) string {
+	if h.lacks(key) {
+		return ""
+	}
 	for i := range h.fields {
 		if h.fields[i].Name == key {
 			return h.fields[i].Value
@@ -58,7 +64,7 @@ func (h *header) metadata() metadata.MD {
 	for i := range h.fields {
 		f := &h.fields[i]
 		switch f.Name {
-		case "te", "grpc-timeout", "grpc-encoding", "grpc-message-type", "grpc-message", "grpc-status":
+		case "te", "grpc-encoding", "grpc-message-type", "grpc-message", "grpc-status":
 			continue
 		}
 		value := f.Value
@@ -71,12 +77,7 @@ func (h *header) metadata() metadata.MD {
 }
 
 // add takes one field; the rules are those of RFC 9113, 8.2 and 8.3.
-func (h *header) add(f hpack.HeaderField, limit int) {
-	h.size += int(f.Size())
-	if h.size > limit {
-		h.large = true
-		return
-	}
+func (h *header) add(f hpack.HeaderField) {
 	if strings.HasPrefix(f.Name, ":") {
 		h.pseudo(f)
 		return
@@ -97,13 +98,10 @@ func (h *header) add(f hpack.HeaderField, limit int) {
 		h.encoding = f.Value
 	case "grpc-accept-encoding":
 		h.accept = f.Value
-	case "grpc-timeout":
-		d, err := parseTimeout(f.Value)
-		if err != nil {
+	case timeoutName:
+		if _, err := parseTimeout(f.Value); err != nil {
 			h.refused = "malformed grpc-timeout: " + err.Error()
-			break
 		}
-		h.timeout, h.timed = d, true
 	case "content-length":
 		n, err := strconv.ParseUint(f.Value, 10, 62)
 		if err != nil || h.length >= 0 && h.length != int64(n) {
@@ -123,8 +121,15 @@ func (h *header) add(f hpack.HeaderField, limit int) {
 	if !validValue(f.Value) {
 		h.fault("invalid header value")
 	}
+	if f.Name == timeoutName {
+		return
+	}
 	h.fields = append(h.fields, f)
+	h.lengths |= 1 << (len(f.Name) & 63)
 }
+
+// timeoutName is the header that differs from call to call. It is no metadata.
+const timeoutName = "grpc-timeout"
 
 func (h *header) pseudo(f hpack.HeaderField) {
 	set := func(p *string) {
@@ -227,35 +232,55 @@ func parseTimeout(s string) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
-// headerReader decodes header blocks of one connection. A client's calls are mostly
-// alike, so the last block that changes nothing in the table is kept with what it says.
+// headerReader decodes header blocks of one connection. A client's calls are mostly alike:
+// the last block that changes nothing in the table is kept with what it says, and so is what
+// the last block said, whatever its bytes, to be recognized where it is said again.
 type headerReader struct {
 	dec   *hpack.Decoder
 	limit int
-	into  *header
 
-	size   int    // of the table, as the client said last; -1: it has not
+	// Of the block that is read.
+	raw     []hpack.HeaderField
+	size    int           // of the fields, as RFC 9113, 6.5.2 counts
+	timeout time.Duration // grpc-timeout
+	timed   bool          // it was given
+
+	table  int    // the table's size, as the client said last; -1: it has not
 	block  []byte // a steady block
 	parsed *header
+	given  time.Duration // its timeout
+	timely bool          // and whether it was given
+
+	said []hpack.HeaderField // all fields of the last block, and what they say
+	last *header
 }
 
-// maxSteady bounds the block that is kept.
-const maxSteady = 2 << 10
+// maxSteady bounds the block that is kept, maxSaid the fields, as their size is counted, and
+// maxRaw the memory that is kept for those of the next block.
+const (
+	maxSteady = 2 << 10
+	maxSaid   = 8 << 10
+	maxRaw    = 512
+)
 
 func newHeaderReader(limit int) *headerReader {
-	r := &headerReader{limit: limit, size: -1}
-	r.dec = hpack.NewDecoder(4096, func(f hpack.HeaderField) { r.into.add(f, limit) })
+	r := &headerReader{limit: limit, table: -1}
+	r.dec = hpack.NewDecoder(tableSize, func(f hpack.HeaderField) {
+		if r.size += int(f.Size()); r.size <= limit {
+			r.raw = append(r.raw, f)
+		}
+	})
 	r.dec.SetMaxStringLength(limit)
 	return r
 }
 
-// read decodes one complete block.
+// read decodes one complete block. Its timeout is r's until the next one.
 func (r *headerReader) read(block []byte) (*header, error) {
 	if r.parsed != nil && bytes.Equal(block, r.block) {
+		r.timeout, r.timed = r.given, r.timely
 		return r.parsed, nil
 	}
-	h := &header{length: -1}
-	r.into = h
+	r.raw, r.size, r.timeout, r.timed = r.raw[:0], 0, 0, false
 	_, err := r.dec.Write(block)
 	if err == nil {
 		err = r.dec.Close()
@@ -263,16 +288,60 @@ func (r *headerReader) read(block []byte) (*header, error) {
 	if err != nil {
 		return nil, &connError{codeCompression, "header block: " + err.Error()}
 	}
-	h.finish()
+	h := r.header()
 	r.parsed = nil
 	steady, proper := r.survey(block)
 	if !proper {
 		return nil, &connError{codeCompression, "header block: a table size update behind a field"}
 	}
 	if steady && len(block) <= maxSteady {
-		r.block, r.parsed = append(r.block[:0], block...), h
+		r.block, r.parsed, r.given, r.timely = append(r.block[:0], block...), h, r.timeout, r.timed
 	}
 	return h, nil
+}
+
+// header is what the fields that were decoded say.
+func (r *headerReader) header() *header {
+	h := r.again()
+	if h == nil {
+		h = &header{length: -1, large: r.size > r.limit, fields: make([]hpack.HeaderField, 0, len(r.raw))}
+		for _, f := range r.raw {
+			h.add(f)
+		}
+		h.finish()
+		r.last = nil
+		if r.size <= maxSaid && h.malformed == "" && h.refused == "" {
+			r.last = h
+			r.said, r.raw = r.raw, r.said
+		}
+	}
+	clear(r.raw)
+	if cap(r.raw) > maxRaw {
+		r.raw = nil
+	}
+	return h
+}
+
+// again is the last header, if the fields say the same; nil: they don't. It reads the
+// timeout on the way.
+func (r *headerReader) again() *header {
+	same := r.last != nil && len(r.raw) == len(r.said) && r.size <= r.limit
+	for i := range r.raw {
+		f := &r.raw[i]
+		if f.Name == timeoutName {
+			d, err := parseTimeout(f.Value)
+			if err == nil {
+				r.timeout, r.timed = d, true
+			}
+			same = same && err == nil && r.said[i].Name == timeoutName
+			continue
+		}
+		same = same && *f == r.said[i]
+	}
+	if !same {
+		return nil
+	}
+	return r.last
 }
 
 // survey says whether a block is steady: that it changes nothing in the table, since its
@@ -292,11 +361,11 @@ func (r *headerReader) survey(block []byte) (steady, proper bool) {
 			fields = true
 			continue
 		case b >= 0x40: // incremental indexing
-			steady, prefix, r.size = false, 6, -1
+			steady, prefix, r.table = false, 6, -1
 		case b >= 0x20:
 			var size int
 			size, block = skipInt(block, 5)
-			steady, r.size, proper = steady && size == r.size, size, proper && !fields
+			steady, r.table, proper = steady && size == r.table, size, proper && !fields
 			continue
 		}
 		fields = true

@@ -2,6 +2,8 @@ package h2
 
 import (
 	"bytes"
+	"math/rand/v2"
+	"reflect"
 	"testing"
 
 	"golang.org/x/net/http2/hpack"
@@ -76,17 +78,97 @@ func TestHeadersAreKeptOnlyWhileTheyHold(t *testing.T) {
 	}
 }
 
+// TestHeadersSaidAgain sends what clients send, with an encoder that keeps a table of changing
+// size: what is recognized from the call before is what a decoder that keeps nothing reads.
+func TestHeadersSaidAgain(t *testing.T) {
+	draw := rand.New(rand.NewPCG(1, 2))
+	one := func(of ...string) string { return of[draw.IntN(len(of))] }
+	var b bytes.Buffer
+	e := hpack.NewEncoder(&b)
+	kept, plain := newHeaderReader(1<<12), newHeaderReader(1<<12)
+	again, last := 0, (*header)(nil)
+	for i := range 5000 {
+		fields := [][2]string{{":method", "POST"}, {":path", one("/a.B/C", "/a.B/C", "/a.B/C", "/a.B/D")}, {":scheme", "http"}}
+		if draw.IntN(20) > 0 {
+			fields = append(fields, [2]string{":authority", "a"})
+		}
+		fields = append(fields, [2]string{"content-type", "application/grpc"}, [2]string{"te", one("trailers", "trailers", "trailers", "gzip")})
+		if draw.IntN(3) > 0 {
+			fields = append(fields, [2]string{timeoutName, one("1S", "999m", "123456u", "9", "1x", "99999999H", "0n")})
+		}
+		for range draw.IntN(20) / 17 {
+			fields = append(fields, [2]string{one("x-a", "x-b", timeoutName, "x-bin"), one("1S", "MQ", "~")})
+		}
+		switch b.Reset(); draw.IntN(50) {
+		case 0:
+			e.SetMaxDynamicTableSize(uint32(draw.IntN(300)))
+		case 1:
+			e.SetMaxDynamicTableSize(tableSize)
+		}
+		for _, f := range fields {
+			if err := e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1], Sensitive: draw.IntN(200) == 0}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := kept.read(b.Bytes())
+		plain.parsed, plain.last = nil, nil
+		want, wantErr := plain.read(b.Bytes())
+		if err != nil || wantErr != nil {
+			t.Fatal(i, err, wantErr)
+		}
+		if !reflect.DeepEqual(got, want) || kept.timed != plain.timed || kept.timeout != plain.timeout {
+			t.Fatalf("call %d, %q: got %+v in %v, want %+v in %v", i, fields, got, kept.timeout, want, plain.timeout)
+		}
+		if got == last {
+			again++
+		}
+		last = got
+	}
+	if again < 300 {
+		t.Errorf("%d of 5000 calls were recognized", again)
+	}
+}
+
+// TestTimeoutsAreTheirCalls sees that calls which share a head have each their own timeout.
+func TestTimeoutsAreTheirCalls(t *testing.T) {
+	r := newHeaderReader(1 << 12)
+	var first *header
+	for i, timeout := range []string{"1S", "1S", "250m", "", "2S"} {
+		fields := []string{":method", "POST", ":path", "/a.B/C", ":scheme", "http", "te", "trailers"}
+		if timeout != "" {
+			fields = append(fields, timeoutName, timeout)
+		}
+		h, err := r.read(encode(t, fields...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, _ := parseTimeout(timeout) // "" is none
+		if r.timeout != want || r.timed != (timeout != "") {
+			t.Errorf("call %d: got %v, want %v", i, r.timeout, want)
+		}
+		if first == nil {
+			first = h
+		}
+		if i < 3 && h != first {
+			t.Errorf("call %d was decoded anew", i)
+		}
+	}
+}
+
 // FuzzSteady holds what is kept against a decoder of its own: the block after any other
 // says what it would say to a decoder that keeps nothing.
 func FuzzSteady(f *testing.F) {
 	f.Add([]byte{0x40, 1, 'a', 1, '1'}, []byte{0xbe})
 	f.Add([]byte{0x20, 0x83}, []byte{0x20, 0x3f, 0x11, 0x40, 1, 'a', 1, '1', 0xbe})
 	f.Add([]byte{0x82, 0x20}, []byte{0x0f, 0x10, 0x02, 'v', 'w'})
+	begin := []byte{0x83, 0x86, 0x44, 2, '/', 'x', 0x40, 12, 'g', 'r', 'p', 'c', '-', 't', 'i', 'm', 'e', 'o', 'u', 't', 2, '1', 'S'}
+	f.Add(begin, []byte{0x83, 0x86, 0xbf, 0x7e, 2, '2', 'S'})
+	f.Add(begin, []byte{0x83, 0x86, 0xbf, 0x0f, 0x2f, 2, '2', 'x', 0x20})
 	f.Fuzz(func(t *testing.T, one, two []byte) {
 		kept, plain := newHeaderReader(1<<12), newHeaderReader(1<<12)
 		for _, block := range [][]byte{one, one, two, two, one, two, one} {
 			got, err := kept.read(block)
-			plain.parsed = nil
+			plain.parsed, plain.last = nil, nil
 			want, wantErr := plain.read(block)
 			if (err != nil) != (wantErr != nil) {
 				t.Fatalf("%x: %v, and without keeping %v", block, err, wantErr)
@@ -94,13 +176,11 @@ func FuzzSteady(f *testing.F) {
 			if err != nil {
 				return
 			}
-			if len(got.fields) != len(want.fields) || got.path != want.path || got.malformed != want.malformed {
-				t.Fatalf("%x: got %v, want %v", block, got.fields, want.fields)
+			if !reflect.DeepEqual(got, want) {
+				t.Fatalf("%x: got %+v, want %+v", block, got, want)
 			}
-			for i := range got.fields {
-				if got.fields[i] != want.fields[i] {
-					t.Fatalf("%x: field %d: got %v, want %v", block, i, got.fields[i], want.fields[i])
-				}
+			if kept.timed != plain.timed || kept.timeout != plain.timeout {
+				t.Fatalf("%x: got the timeout %v, %v, want %v, %v", block, kept.timeout, kept.timed, plain.timeout, plain.timed)
 			}
 		}
 	})

@@ -11,8 +11,9 @@ import (
 type Method interface {
 	// Begin decides by the header alone whether a call may go on. It runs on the
 	// connection's goroutine and must not block. ctx is the Stream. An error answers the
-	// call. A Call that was begun gets either Start or Abort, once.
-	Begin(ctx context.Context) (Call, error)
+	// call. A Call that was begun gets either Start or Abort, once. old is a Call of this
+	// Method whose Sent has said that its memory may be another call's; nil: there is none.
+	Begin(ctx context.Context, old Call) (Call, error)
 }
 
 // Call is one call of a Method.
@@ -30,8 +31,9 @@ type Call interface {
 	// is called on a goroutine of its own, and answers before it returns.
 	Start(memory *infer.Buffer, message []byte) (wait func())
 	// Sent is called after Start, when the answer or the error was written, or will never
-	// be: the transport's last word to the call. It must not block.
-	Sent()
+	// be: the transport's last word to the call. It must not block. again says that nobody
+	// looks at the call or its context any more, so that both may be another call's.
+	Sent() (again bool)
 	// Abort ends a call whose message did not arrive: err says why, and the transport
 	// has its memory back. It may run on any goroutine.
 	Abort(err error)

@@ -54,7 +54,7 @@ func (c *conn) headersDone(h head, block []byte) error {
 	if err != nil {
 		return err
 	}
-	if st := c.receiving[h.stream]; st != nil {
+	if st := c.receiving.get(h.stream); st != nil {
 		if !h.has(flagEndStream) {
 			return &connError{codeProtocol, "trailers that don't end their stream"}
 		}
@@ -77,26 +77,24 @@ func (c *conn) open(h head, hd *header) error {
 	if hd.malformed != "" {
 		return c.turnAway(h, codeProtocol)
 	}
-	st := &Stream{c: c, id: h.stream, head: hd}
-	st.recvLeft.Store(int64(c.s.cfg.StreamWindow))
-	if h.has(flagEndStream) {
-		st.remoteEnd.Store(true)
-	}
 	c.mu.Lock()
 	c.makeRoomLocked()
-	refused := len(c.streams) >= int(c.s.cfg.MaxStreams) || c.calls >= 2*int(c.s.cfg.MaxStreams) || h.stream > c.lastOK || c.ended != nil
+	refused := c.streams.n >= int(c.s.cfg.MaxStreams) || c.calls >= 2*int(c.s.cfg.MaxStreams) || h.stream > c.lastOK || c.ended != nil
+	var st *Stream
 	if !refused {
-		st.sendLeft = c.peerInit
-		c.streams[h.stream] = st
+		st = c.newLocked()
+		st.id, st.head, st.sendLeft = h.stream, hd, c.peerInit
+		c.streams.put(st)
 	}
 	c.mu.Unlock()
 	if refused {
 		return c.turnAway(h, codeRefusedStream)
 	}
-	if hd.timed {
-		st.SetTimeout(hd.timeout)
+	st.recvLeft.Store(int64(c.s.cfg.StreamWindow))
+	if h.has(flagEndStream) {
+		st.remoteEnd.Store(true)
 	}
-	c.receiving[h.stream] = st
+	c.receiving.put(st)
 	if err := c.admit(st); err != nil {
 		c.refuse(st, err)
 	}
@@ -104,6 +102,7 @@ func (c *conn) open(h head, hd *header) error {
 		return c.endStream(st)
 	}
 	if !st.dispatched && !st.discard {
+		st.place = len(c.begun)
 		c.begun = append(c.begun, st)
 	}
 	return nil
@@ -116,7 +115,7 @@ func (c *conn) refuse(st *Stream, err error) {
 		return
 	}
 	st.discard = true
-	delete(c.receiving, st.id)
+	c.receiving.remove(st.id)
 	if st.call != nil {
 		st.call.Abort(err)
 	}
@@ -150,7 +149,7 @@ func (c *conn) data(h head) error {
 	if c.recvLeft -= int64(h.length); c.recvLeft < 0 {
 		return &connError{codeFlowControl, "more DATA than the connection's window"}
 	}
-	st := c.receiving[h.stream]
+	st := c.receiving.get(h.stream)
 	if st == nil {
 		if h.stream > c.lastID || h.stream%2 == 0 {
 			return &connError{codeProtocol, "DATA on an idle stream"}
@@ -356,7 +355,7 @@ func (c *conn) endStream(st *Stream) error {
 	if st.head.length >= 0 && st.body != st.head.length {
 		return c.malformed(st)
 	}
-	delete(c.receiving, st.id)
+	c.receiving.remove(st.id)
 	st.remoteEnd.Store(true)
 	if st.discard {
 		return nil
@@ -373,6 +372,7 @@ func (c *conn) endStream(st *Stream) error {
 	case !st.in.complete:
 		c.fail(st, errShort)
 	case !st.dispatched:
+		c.unbegin(st)
 		c.dispatch(st)
 	}
 	return nil
@@ -380,7 +380,7 @@ func (c *conn) endStream(st *Stream) error {
 
 // abandon ends what is left of a call that the client reset, or whose connection ended.
 func (c *conn) abandon(st *Stream, err error) {
-	delete(c.receiving, st.id)
+	c.receiving.remove(st.id)
 	st.remoteEnd.Store(true)
 	st.End(err)
 	switch {

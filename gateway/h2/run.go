@@ -10,13 +10,14 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// What a Method's call is at. Whoever answers it tells by this whether somebody else is
-// about to write.
+// What has become of a Method's call. Whoever answers it tells by this whether somebody
+// else is about to write.
 const (
-	callStarting uint32 = iota // Start runs: who called it looks for the answer afterwards
-	callWaiting                // nobody is at it
-	callCrewed                 // a goroutine of the crew is at it, and writes when it has done
+	callReturned uint32 = 1 << iota // from Start; until then who called it looks for the answer afterwards
+	callCrewed                      // a goroutine of the crew is at it, and writes when it has done
 	callAnswered
+	callSent   // and the call said that it may be another one
+	callBroken // its stream ended while its answer was still to be sent
 )
 
 // onReader is the size of messages up to which calls are started on the connection's
@@ -35,17 +36,24 @@ func (c *conn) start(st *Stream) {
 	c.mu.Unlock()
 	memory, data := st.in.memory, st.in.data
 	st.in.memory, st.in.data = nil, nil
-	st.early = true
-	if st.rest = st.startCall(memory, data); st.rest != nil {
+	again := st.remoteEnd.Load() && !st.quiet.Load()
+	st.early, st.again = true, again
+	if rest := st.startCall(memory, data); rest != nil {
+		st.rest, st.again = rest, false
 		c.s.crew.run(st)
-	} else if !st.life.CompareAndSwap(callStarting, callWaiting) {
+		return
+	}
+	before := st.life.Or(callReturned)
+	if before&callAnswered != 0 {
 		c.news = true
+	}
+	if again && before == callAnswered|callSent {
+		c.reuse(st)
 	}
 }
 
 // startCall is the call's Start; a panic of it ends the call alone.
 func (st *Stream) startCall(memory *infer.Buffer, data []byte) (wait func()) {
-	st.c.s.started.Add(1)
 	defer st.broken()
 	return st.call.Start(memory, data)
 }
@@ -56,7 +64,7 @@ func (st *Stream) broken() {
 		return
 	}
 	st.c.s.deps.Log.Error("gRPC: a method panicked", "method", st.method.name, "panic", p)
-	if st.life.Load() != callAnswered {
+	if st.life.Load()&callAnswered == 0 {
 		infer.Flush(st.Answer(nil, status.Error(codes.Internal, "internal error")))
 	}
 }
@@ -70,18 +78,22 @@ func (st *Stream) run() {
 		st.End(context.Canceled)
 		c.mu.Lock()
 		c.calls--
+		over := c.over
 		c.mu.Unlock()
 		c.flush(true)
+		if over {
+			c.s.started.Done()
+		}
 		return
 	}
 	if st.rest == nil {
 		st.rest = st.receive()
 	}
-	if st.rest == nil && st.life.CompareAndSwap(callStarting, callWaiting) {
+	if st.rest == nil && st.life.Or(callReturned)&callAnswered == 0 {
 		return // whoever answers it writes
 	}
 	if st.rest != nil {
-		st.life.Store(callCrewed)
+		st.life.Or(callCrewed)
 		st.wait()
 	}
 	c.flush(true)
@@ -97,7 +109,6 @@ func (st *Stream) receive() (wait func()) {
 	}
 	if err != nil {
 		st.call.Abort(err)
-		st.c.s.started.Add(1)
 		st.end(nil, err, false)
 		return nil
 	}
@@ -122,29 +133,33 @@ func (st *Stream) Answer(parts mem.BufferSlice, err error) infer.Flusher {
 
 // end ends a Method's call; tell says that its Sent is called.
 func (st *Stream) end(parts mem.BufferSlice, err error, tell bool) infer.Flusher {
-	st.mu.Lock()
-	trailer, compressor := st.trailer, st.compressor
-	st.mu.Unlock()
-	c := st.c
+	trailer, compressor := st.said()
+	c, again := st.c, st.again
 	c.mu.Lock()
 	gone := st.gone || c.ended != nil
 	st.answerLocked(parts, err, trailer, compressor)
 	switch {
 	case !tell || gone:
 	case st.queued:
-		st.out.call = st.call
+		st.out.tell = true
 	default:
-		c.out.told = append(c.out.told, st.call)
+		c.out.told = append(c.out.told, st)
 	}
 	c.calls--
+	over := c.over
 	c.mu.Unlock()
 	st.End(context.Canceled)
 	if tell && gone {
 		st.call.Sent()
 	}
-	before := st.life.Swap(callAnswered)
-	c.s.started.Done()
-	if before == callWaiting {
+	before := st.life.Or(callAnswered) // after this it may be another call
+	if over {
+		c.s.started.Done()
+	}
+	if again && before == callReturned|callSent {
+		c.reuse(st)
+	}
+	if before&(callReturned|callCrewed) == callReturned {
 		return c
 	}
 	return nil

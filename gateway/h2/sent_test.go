@@ -13,7 +13,10 @@ type toldCall struct {
 	sent chan struct{}
 }
 
-func (c *toldCall) Sent() { close(c.sent) }
+func (c *toldCall) Sent() bool {
+	close(c.sent)
+	return false
+}
 
 // slowPart takes its time to be freed, unless its call is told first.
 type slowPart struct {
@@ -36,7 +39,7 @@ func (p *slowPart) Free() {
 func TestSentComesLast(t *testing.T) {
 	c := &toldCall{sent: make(chan struct{})}
 	early := make(chan bool, 1)
-	o := output{told: []Call{c}, owned: []mem.BufferSlice{{&slowPart{sent: c.sent, early: early}}}}
+	o := output{told: []*Stream{{call: c}}, owned: []mem.BufferSlice{{&slowPart{sent: c.sent, early: early}}}}
 	o.drop()
 	if <-early {
 		t.Error("the call was told while its answer was being freed")

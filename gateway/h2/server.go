@@ -27,7 +27,7 @@ type Server struct {
 
 	quiet   atomic.Int64 // calls on goroutines that wait for their first message
 	crew    crew
-	started sync.WaitGroup // calls of Methods between Start and their answer
+	started sync.WaitGroup // calls that outlive their connection, until their answer
 	conns   *listen.Accepted[*conn]
 }
 

@@ -36,7 +36,7 @@ func (r *registered) run(st *Stream) {
 	st.mu.Lock()
 	for k, values := range trailer {
 		for _, v := range values {
-			st.trailer = append(st.trailer, k, v)
+			st.addTrailerLocked(k, v)
 		}
 	}
 	st.mu.Unlock()

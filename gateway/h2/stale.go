@@ -42,8 +42,8 @@ func (c *conn) forgetStale() {
 	c.stale = nil
 	c.mu.Unlock()
 	for _, id := range stale {
-		if st := c.receiving[id]; st != nil {
-			delete(c.receiving, id)
+		if st := c.receiving.get(id); st != nil {
+			c.receiving.remove(id)
 			c.forget(st)
 		}
 		c.late.add(id, c.lastID)
@@ -75,7 +75,7 @@ var errStalled = status.Error(codes.DeadlineExceeded, "the message did not arriv
 // expire ends calls of whose messages a part has come and nothing more for long: they
 // hold memory.
 func (c *conn) expire(at int64) {
-	for _, st := range c.receiving {
+	for _, st := range c.receiving.all() {
 		if !st.discard && !st.in.complete && st.in.have > 0 && at-st.in.heard > int64(c.s.cfg.WriteTimeout) {
 			c.fail(st, errStalled)
 		}

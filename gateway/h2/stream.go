@@ -3,6 +3,7 @@ package h2
 import (
 	"context"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,14 +17,22 @@ import (
 
 // Stream is one call. It is the call's context: it ends when the client resets the
 // call, its deadline passes, its connection ends, or it is answered. FromContext finds
-// it under contexts that are made of it.
+// it under contexts that are made of it. Its memory may be another call's once the call's
+// Sent has said so.
 type Stream struct {
 	lifetime.Context
+	call Call    // of a Method, or nil for a registered service; a Stream that waits for its next call keeps it
+	was  *method // whose call it was
+	record
+}
+
+// record is what a Stream knows of one call.
+type record struct {
 	c      *conn
 	id     uint32
 	head   *header
 	method *method
-	call   Call // of a Method, or nil for a registered service
+	next   [numLinks]*Stream // in the connection's tables
 
 	life       atomic.Uint32 // what a Method's call is at
 	recvLeft   atomic.Int64  // bytes that the peer may still send
@@ -34,6 +43,8 @@ type Stream struct {
 	in         incoming
 	body       int64 // bytes of DATA without padding
 	dispatched bool
+	place      int         // in conn.begun
+	again      bool        // the connection holds it for nothing but its answer
 	rest       func()      // what Start left to do, for a goroutine of the crew
 	discard    bool        // what still comes is not looked at
 	early      bool        // the reading goroutine starts it
@@ -53,7 +64,8 @@ type Stream struct {
 	fault      error         // why in will never be complete
 	left       bool          // the handler does not wait for in any more
 	inbox      inbox         // of a streaming call
-	trailer    []string      // name, value, …
+	trailer    []byte        // fields, encoded
+	room       [64]byte      // for them
 	compressor string        // what the handler chose for the answer
 	begunAs    string        // what a stream's header said of it; the writing goroutine's alone
 }
@@ -78,7 +90,7 @@ type outgoing struct {
 	offset  int             // in it
 	left    int             // bytes of the message, its prefix included
 	prefix  [5]byte
-	call    Call          // whose Sent is called when all of it was written; nil: nobody's
+	tell    bool          // the call's Sent is called when all of it was written
 	trailer []byte        // block that ends the stream; nil: more follows
 	sent    chan struct{} // closed when all left; nil: nobody waits
 }
@@ -113,6 +125,19 @@ func (st *Stream) Burst() *infer.Burst {
 // Remote is the peer's address.
 func (st *Stream) Remote() net.Addr { return st.c.remote }
 
+// Caller is the peer as an envelope names it: its address, or that it came over a Unix
+// socket, and from whom.
+func (st *Stream) Caller() (at netip.AddrPort, unix bool, peer infer.Peer) {
+	return st.c.caller.at, st.c.caller.unix, st.c.caller.peer
+}
+
+// caller is what Caller says.
+type caller struct {
+	at   netip.AddrPort
+	unix bool
+	peer infer.Peer
+}
+
 // Header is the first value of a header by its lower-case name; "" where there is none.
 func (st *Stream) Header(key string) string {
 	v := st.head.get(key)
@@ -124,6 +149,9 @@ func (st *Stream) Header(key string) string {
 
 // Count is how many headers have a name, in lower case.
 func (st *Stream) Count(key string) (n int) {
+	if st.head.lacks(key) {
+		return 0
+	}
 	for i := range st.head.fields {
 		if st.head.fields[i].Name == key {
 			n++
@@ -135,12 +163,21 @@ func (st *Stream) Count(key string) (n int) {
 // Metadata is all of the call's header, as a map of its own.
 func (st *Stream) Metadata() metadata.MD { return st.head.metadata() }
 
-// SetTrailer adds a trailer to the answer; both are sent as they are and must be valid
-// in a header. After the answer it does nothing.
-func (st *Stream) SetTrailer(name, value string) {
+// SetTrailer adds trailers to the answer: name, value, and so on. They are sent as they are
+// and must be valid in a header. After the answer it does nothing.
+func (st *Stream) SetTrailer(fields ...string) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.trailer = append(st.trailer, name, value)
+	for i := 0; i+1 < len(fields); i += 2 {
+		st.addTrailerLocked(fields[i], fields[i+1])
+	}
+}
+
+func (st *Stream) addTrailerLocked(name, value string) {
+	if st.trailer == nil {
+		st.trailer = st.room[:0]
+	}
+	st.trailer = appendValid(st.trailer, name, value)
 }
 
 // Accepts says that the client can read messages of an encoding.

@@ -22,8 +22,8 @@ type output struct {
 	mark     int      // what of small stands in pieces
 	pieces   [][]byte // before small[mark:]
 	owned    []mem.BufferSlice
-	told     []Call // whose Sent is called when all of it was written
-	controls int    // frames about nothing of ours, for crowdedLocked
+	told     []*Stream // whose calls' Sent is called when all of it was written
+	controls int       // frames about nothing of ours, for crowdedLocked
 }
 
 func (o *output) empty() bool { return len(o.small) == 0 && len(o.pieces) == 0 }
@@ -55,9 +55,9 @@ func (o *output) drop() {
 	o.small, o.mark, o.pieces, o.owned, o.controls = o.small[:0], 0, o.pieces[:0], o.owned[:0], 0
 }
 
-func tell(calls []Call) {
-	for _, call := range calls {
-		call.Sent()
+func tell(streams []*Stream) {
+	for _, st := range streams {
+		st.call.Sent()
 	}
 }
 
@@ -214,12 +214,16 @@ func (c *conn) written(batch *output, err error) bool {
 	told := batch.told
 	batch.told = nil
 	batch.drop()
-	for i, call := range told { // they may be other calls after this
-		call.Sent()
-		told[i] = nil
+	free := told[:0]
+	for _, st := range told { // they may be other calls after this
+		if st.sent() {
+			free = append(free, st)
+		}
 	}
-	batch.told = told[:0]
 	c.mu.Lock()
+	c.reuseLocked(free)
+	clear(told)
+	batch.told = told[:0]
 	c.writing = 0
 	c.spare = *batch
 	if err != nil {
@@ -349,7 +353,7 @@ func (c *conn) moveLocked(st *Stream, most int) int {
 		c.out.owned = append(c.out.owned, o.parts)
 		o.parts = nil
 	}
-	c.toldLocked(o)
+	c.toldLocked(st)
 	if o.sent != nil {
 		close(o.sent)
 		o.sent = nil
@@ -400,11 +404,7 @@ func (c *conn) endLocked(st *Stream, block []byte) {
 		block = append(c.appendShrink(nil), block...)
 	}
 	c.out.small = c.appendBlock(c.out.small, st.id, flagEndStream, block)
-	if !st.remoteEnd.Load() {
-		c.out.small = appendReset(c.out.small, st.id, codeNo)
-		c.stale = append(c.stale, st.id)
-	}
-	c.removeLocked(st)
+	c.overLocked(st)
 }
 
 // removeLocked forgets a stream; nothing more is sent on it.
@@ -413,8 +413,9 @@ func (c *conn) removeLocked(st *Stream) {
 		return
 	}
 	st.gone = true
-	delete(c.streams, st.id)
+	c.streams.remove(st.id)
 	if st.queued {
+		st.life.Or(callBroken) // who ended it may look at it once more
 		st.queued = false
 		for i, other := range c.sending {
 			if other == st {
@@ -428,16 +429,16 @@ func (c *conn) removeLocked(st *Stream) {
 		c.out.owned = append(c.out.owned, st.out.parts)
 		st.out.parts = nil
 	}
-	c.toldLocked(&st.out)
+	c.toldLocked(st)
 	st.out.drop()
 }
 
 // toldLocked tells the call of a message, of which nothing is left to be queued, when
 // what is queued was written.
-func (c *conn) toldLocked(o *outgoing) {
-	if o.call != nil {
-		c.out.told = append(c.out.told, o.call)
-		o.call = nil
+func (c *conn) toldLocked(st *Stream) {
+	if st.out.tell {
+		st.out.tell = false
+		c.out.told = append(c.out.told, st)
 	}
 }
 

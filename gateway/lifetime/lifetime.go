@@ -19,8 +19,10 @@ type Context struct {
 	done     chan struct{} // made when asked for
 	err      error
 	after    map[*function]struct{}
-	watcher  Watcher // nil: none
-	timer    *time.Timer
+	watcher  Watcher     // nil: none
+	timer    *time.Timer // made for the first deadline
+	timed    bool        // it runs
+	late     bool        // it could not be stopped
 	deadline time.Time
 }
 
@@ -41,9 +43,15 @@ func (c *Context) SetTimeout(d time.Duration) {
 	c.mu.Lock() // the time may be up, or the owner may end it, at once
 	defer c.mu.Unlock()
 	c.deadline = time.Now().Add(d)
-	if c.err == nil {
+	switch {
+	case c.err != nil:
+		return
+	case c.timer == nil:
 		c.timer = time.AfterFunc(d, func() { c.End(context.DeadlineExceeded) })
+	default:
+		c.timer.Reset(d)
 	}
+	c.timed = true
 }
 
 // Value is context.Context's: there is none.
@@ -133,14 +141,29 @@ func (c *Context) End(err error) {
 	}
 	after, watcher := c.after, c.watcher
 	c.after, c.watcher = nil, nil
-	if c.timer != nil {
-		c.timer.Stop()
+	if c.timed {
+		c.timed, c.late = false, !c.timer.Stop()
 	}
 	c.mu.Unlock()
 	if watcher != nil {
 		watcher.Ended()
 	}
-	for a := range after {
-		go a.f()
+	if len(after) > 0 {
+		for a := range after {
+			go a.f()
+		}
 	}
+}
+
+// Renew makes a context that has ended another one, which has not. Its owner must know
+// that nobody looks at it any more. False: it has not ended, or its timer went off, which may
+// end it at any moment.
+func (c *Context) Renew() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil || c.late {
+		return false
+	}
+	c.done, c.err, c.deadline = nil, nil, time.Time{}
+	return true
 }
