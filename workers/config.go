@@ -75,6 +75,9 @@ type TLS struct{ Cert, Key, CA string }
 type Deps struct {
 	Log      *slog.Logger
 	Backends map[string]backend.Factory
+	// Instances is told how many instances have a thread of their own, each time that changes;
+	// nil: nobody is. One call runs at a time.
+	Instances func(n int)
 	// GPU reads the state of the worker's GPU; nil where there is none. It is called
 	// by one goroutine at a time.
 	GPU func() (*worker.DeviceState, error)

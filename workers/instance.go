@@ -8,6 +8,9 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/workers/backend"
@@ -39,6 +42,11 @@ type instance struct {
 func (inst *instance) run(ctx context.Context, ready chan<- error) {
 	runtime.LockOSThread()
 	defer close(inst.done)
+	inst.worker.countThreads(1)
+	defer inst.worker.countThreads(-1)
+	if err := keepTime(); err != nil {
+		inst.log.Warn("the instance's delays may be late", "error", err)
+	}
 	made, err := inst.make(ctx)
 	ready <- err
 	if err != nil {
@@ -57,6 +65,26 @@ func (inst *instance) run(ctx context.Context, ready chan<- error) {
 		}
 		inst.execute(x, made)
 	}
+}
+
+// countThreads tells who cares that n more instances have a thread.
+func (w *Worker) countThreads(n int) {
+	w.threadsMu.Lock()
+	defer w.threadsMu.Unlock()
+	w.threads += n
+	if w.deps.Instances != nil {
+		w.deps.Instances(w.threads)
+	}
+}
+
+// keepTime gives the calling thread exact timers, for backends that wait and for what waits
+// on a full arena. The process's other threads may have timers that are late (cmd/sluice-worker).
+func keepTime() error {
+	const slack = 50 * time.Microsecond // the kernel's default
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack), 0, 0, 0); err != nil {
+		return fmt.Errorf("timer slack: %w", err)
+	}
+	return nil
 }
 
 func (inst *instance) make(ctx context.Context) (made backend.Instance, err error) {

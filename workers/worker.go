@@ -44,6 +44,9 @@ type Worker struct {
 
 	gpuMu sync.Mutex // held over Deps.GPU
 
+	threadsMu sync.Mutex // held over Deps.Instances
+	threads   int        // guarded by threadsMu: instances that run
+
 	cudaOnce sync.Once
 	cuda     *cuda.Device // valid after cudaOnce; nil: it could not be opened
 	cudaErr  error

@@ -12,9 +12,11 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -110,6 +112,21 @@ func main() {
 	}
 }
 
+// timerSlack is how late timers may be in threads that are no instance's. What is left there
+// are watches and bounds of seconds. Go's monitor thread looks at each of its turns at the
+// instances' threads, takes their processors away while they wait or compute, and has them
+// preempted every 10 ms, which wakes two more threads: each turn less is a gain.
+const timerSlack = 50 * time.Millisecond
+
+// most bounds the processors of Go, each of which costs some memory.
+const most = 256
+
+// processors sets how many processors Go has: one for each instance, since whoever waits or
+// computes keeps its own until the monitor thread comes by, and two for all else.
+func processors(instances int) {
+	runtime.GOMAXPROCS(min(max(runtime.NumCPU(), instances+2), most))
+}
+
 func run(o options) error {
 	level := slog.LevelInfo
 	if o.verbose {
@@ -121,10 +138,10 @@ func run(o options) error {
 		log = slog.New(slog.NewJSONHandler(os.Stderr, options))
 	}
 	slog.SetDefault(log) // for libraries that log
-	if err := timerslack.Widen(); err != nil {
+	if err := timerslack.Widen(timerSlack); err != nil {
 		log.Warn("the timers stay exact, which costs CPU", "error", err)
 	}
-	deps := workers.Deps{Log: log, Exit: os.Exit, Backends: map[string]backend.Factory{
+	deps := workers.Deps{Log: log, Exit: os.Exit, Instances: processors, Backends: map[string]backend.Factory{
 		"identity":    identity.New,
 		"onnxruntime": onnxruntime.New(o.onnxruntime),
 		"repeat":      repeat.New,

@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/sluice-serve/sluice/cmd/internal/timerslack"
 	"github.com/sluice-serve/sluice/cmd/sluice/internal/access"
@@ -106,6 +107,11 @@ func noCommand(args []string) error {
 	return fmt.Errorf("no command '%s'", args[0])
 }
 
+// timerSlack is how late a timer may be; Go's own timers are up to a millisecond late in an
+// idle process anyway. Deadlines of gRPC calls are moved ahead by up to 5 ms, so they are
+// still told of in time.
+const timerSlack = 4 * time.Millisecond
+
 func serve(ctx context.Context, args []string, stdout io.Writer) error {
 	s, err := flags.ParseServe(args, os.LookupEnv)
 	if err != nil {
@@ -114,7 +120,7 @@ func serve(ctx context.Context, args []string, stdout io.Writer) error {
 	if s.Help {
 		return flags.Usage(stdout)
 	}
-	slack := timerslack.Widen() // does not return when it works
+	slack := timerslack.Widen(timerSlack) // does not return when it works
 	threads()
 	s.Config.Version = version
 	debug.SetGCPercent(s.Config.Cache.GCPercent(gcPercent))

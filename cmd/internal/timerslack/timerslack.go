@@ -15,25 +15,26 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// slack is how late a timer may be; Go's own timers are up to a millisecond late in an
-// idle process anyway. Deadlines of gRPC calls are moved ahead by up to 5 ms, so they
-// are still told of in time.
-const slack = 4_000_000 // ns
-
-// marker is set in the environment of the second execution, and can be set from
-// outside to leave the slack as it is.
+// marker is set in the environment of the second execution, to its slack in nanoseconds,
+// and can be set from outside to leave the slack as it is: to what is no number, or 0.
 const marker = "SLUICE_TIMER_SLACK"
 
-// Widen executes the program again with a wider slack, where it has the kernel's
-// default; then it does not return. Otherwise it returns at once. An error means that
-// the process goes on as it was.
-func Widen() error {
-	if _, done := os.LookupEnv(marker); done {
-		return nil
+// Widen executes the program again with a slack, where it has a narrower one; then it does
+// not return. Otherwise it returns at once. An error means that the process goes on as it
+// was.
+func Widen(slack time.Duration) error {
+	if v, ok := os.LookupEnv(marker); ok {
+		if done, err := strconv.ParseInt(v, 10, 64); err != nil || done == 0 || done >= int64(slack) {
+			return nil
+		}
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -41,15 +42,17 @@ func Widen() error {
 	if err != nil {
 		return fmt.Errorf("timer slack: %w", err)
 	}
-	if now >= slack {
+	if int64(now) >= int64(slack) {
 		return nil
 	}
-	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, slack, 0, 0, 0); err != nil {
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack), 0, 0, 0); err != nil {
 		return fmt.Errorf("timer slack: %w", err)
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("timer slack: %w", err)
 	}
-	return fmt.Errorf("timer slack: %w", unix.Exec(self, os.Args, append(os.Environ(), marker+"=set")))
+	env := slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, marker+"=") })
+	env = append(env, marker+"="+strconv.FormatInt(int64(slack), 10))
+	return fmt.Errorf("timer slack: %w", unix.Exec(self, os.Args, env))
 }
