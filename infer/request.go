@@ -1,6 +1,9 @@
 package infer
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // Tensor is one named tensor. Data is row-major little-endian; for Bytes each element
 // is a 4-byte little-endian length and that many bytes; for Bool one byte, 0 or 1.
@@ -124,6 +127,11 @@ type Request struct {
 	// Infer has returned; whoever reads later holds a reference of its own.
 	Memory *Buffer
 
+	// Form, where it is not nil, is that of all requests whose front end read them from the
+	// same bytes but for the id and the data. They have the same inputs but for what stands
+	// in Data, the same requested outputs and the same priority when validation sees them.
+	Form *Form
+
 	Rows  int   // batch dimension; 1 for models without one
 	Times Times // one record of timestamps for statistics, metrics and spans
 
@@ -137,6 +145,36 @@ type Request struct {
 	// TraceSend says that the front end marks when it sends the answer and calls
 	// Trace.End itself; it is set before Infer.
 	TraceSend bool
+}
+
+// Form is what many requests have in common: a place to remember what was found out of
+// one and holds for all. The zero value remembers nothing. Safe for concurrent use.
+type Form struct{ valid atomic.Pointer[validForm] }
+
+type validForm struct {
+	by   any
+	rows int
+}
+
+// Valid is how many rows a request of this form has, as by said when it last validated
+// one. A nil form, and one that another has validated since, is false.
+func (f *Form) Valid(by any) (rows int, ok bool) {
+	if f == nil {
+		return 0, false
+	}
+	v := f.valid.Load()
+	if v == nil || v.by != by {
+		return 0, false
+	}
+	return v.rows, true
+}
+
+// SetValid remembers that requests of this form are valid in by's eyes, whatever their
+// data. by must be comparable, and lives as long as the form or until another's word.
+func (f *Form) SetValid(by any, rows int) {
+	if f != nil {
+		f.valid.Store(&validForm{by, rows})
+	}
 }
 
 // Placed says that tensors of the request lie in clients' memory, or are to go there.

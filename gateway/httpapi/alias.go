@@ -180,7 +180,7 @@ func (a *API) aside(ctx context.Context, call *Call, reply *Reply) bool {
 
 // encodings are those that a call says of its answer and of its body.
 func (c *Call) encodings() (answer, body string) {
-	if c.alias != nil {
+	if c.alias != nil || c.light {
 		return "", ""
 	}
 	return acceptEncoding(c.Header.Get("Accept-Encoding")), c.Header.Get("Content-Encoding")
@@ -188,7 +188,7 @@ func (c *Call) encodings() (answer, body string) {
 
 // frame is how a call wants answers that come in pieces.
 func (c *Call) frame() framing {
-	if c.alias != nil {
+	if c.alias != nil || c.light {
 		return unframed
 	}
 	return acceptsStream(c.Header.Get("Accept"))

@@ -207,6 +207,7 @@ type Call struct {
 	env   *infer.Envelope // of a control call, once it is opened
 	read  int64           // bytes of a control call's body
 	alias *Alias          // of a Platform's call, once it is resolved
+	light bool            // plain.Light has seen that nothing is compressed or streamed
 }
 
 // Serve answers one call into reply, which the caller writes out and then Releases.

@@ -135,7 +135,6 @@ func (a *API) startInfer(ctx context.Context, call *Call, rt route, reply *Reply
 // open asks the pipeline, and reads the request.
 func (x *exchange) open(rt route) (context.Context, error) {
 	a, call, m := x.api, x.call, x.m
-	m.req.Times.RequestStart = infer.Now()
 	m.req.Model, m.req.Version = rt.model, rt.version
 	a.envelope(&m.env, call, rt)
 	m.req.Envelope = &m.env // the log of a refusal names its caller too
@@ -143,6 +142,9 @@ func (x *exchange) open(rt route) (context.Context, error) {
 	x.header, m.env.Header, m.env.Fields = call.Header, x.get, call.Header
 	ctx, err := a.pipeline.Open(x.ctx, &m.env)
 	m.env.Header, m.env.Fields = nil, nil // valid during Open only
+	if m.req.Times.RequestStart = m.env.Opened; m.env.Opened == 0 {
+		m.req.Times.RequestStart = infer.Now()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -305,6 +307,7 @@ func (x *exchange) head(more bool) error {
 	if k := x.api.heads.find(&h); k != nil {
 		x.said, x.kept = &k.form, k
 		k.fill(x.m, k.all)
+		x.m.req.Form = &k.same
 		if h.named {
 			x.m.req.ID = string(h.id)
 		}

@@ -5,6 +5,8 @@ import (
 	"hash/maphash"
 	"slices"
 	"sync/atomic"
+
+	"github.com/sluice-serve/sluice/infer"
 )
 
 // A client sends the same JSON part with each of its requests, but for the id. Those that
@@ -41,6 +43,7 @@ type keptHead struct {
 	named   bool   // begins with an id, which rest is without
 	rest    []byte // of the head
 	answers answers
+	same    infer.Form // what later steps found out of requests with the head
 }
 
 // headOf is a head in two parts.

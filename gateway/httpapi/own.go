@@ -22,6 +22,10 @@ type plainCall struct {
 	header plainFields
 	reply  Reply
 	answer *h1.Answer
+
+	// The text of the last HeaderLength, which mostly is the next one's too.
+	length     int64
+	lengthText string
 }
 
 // Serve is h1.Handler's.
@@ -31,7 +35,7 @@ func (p *plain) Serve(ctx context.Context, r *h1.Request, a *h1.Answer) (later b
 		c = &plainCall{}
 	}
 	c.header.r, c.answer = r, a
-	c.Call = Call{Method: r.Method, Path: r.Path, Header: &c.header, Body: r.Body, Length: r.Length, Remote: r.Remote, Unix: r.Unix, Peer: r.Peer, Inline: r.Inline, Burst: r.Burst, Stream: c}
+	c.Call = Call{Method: r.Method, Path: r.Path, Header: &c.header, Body: r.Body, Length: r.Length, Remote: r.Remote, Unix: r.Unix, Peer: r.Peer, Inline: r.Inline, Burst: r.Burst, Stream: c, light: r.Inline}
 	if r.Passing != nil {
 		c.Descriptor = r.Passing
 	}
@@ -84,7 +88,10 @@ func (c *plainCall) fill() {
 	a.Owner, a.Status, a.Chunks, a.Length = c, reply.Status, append(a.Chunks, reply.Chunks...), reply.Length
 	a.Fields = append(a.Fields, h1.Field{Name: "Content-Type", Value: reply.ContentType})
 	if reply.HeaderLength >= 0 {
-		a.Fields = append(a.Fields, h1.Field{Name: "Inference-Header-Content-Length", Value: strconv.FormatInt(reply.HeaderLength, 10)})
+		if c.lengthText == "" || c.length != reply.HeaderLength {
+			c.length, c.lengthText = reply.HeaderLength, strconv.FormatInt(reply.HeaderLength, 10)
+		}
+		a.Fields = append(a.Fields, h1.Field{Name: "Inference-Header-Content-Length", Value: c.lengthText})
 	}
 	for _, f := range reply.Fields {
 		a.Fields = append(a.Fields, h1.Field(f))

@@ -120,16 +120,35 @@ func (p *Pipeline) admit(ctx context.Context, env *infer.Envelope) error {
 	}
 	if env.Action == infer.ActionInference && env.Model != "" {
 		// a body for what can't be served is not worth reading
-		m, err := p.models.Acquire(ctx, env.Model, env.Version)
+		decoupled, err := p.look(ctx, env)
 		if err != nil {
 			return err
 		}
-		defer m.Release()
-		if m.Decoupled() && !env.Streaming {
+		if decoupled && !env.Streaming {
 			return infer.ErrDecoupled
 		}
 	}
 	return nil
+}
+
+// looker is a Models that finds a model for less than it takes to pin it.
+type looker interface {
+	// Look says whether the version that Acquire would pin is decoupled. Errors are
+	// Acquire's.
+	Look(name, version string) (decoupled bool, err error)
+}
+
+// look says whether the model that an envelope names is decoupled, if it is there.
+func (p *Pipeline) look(ctx context.Context, env *infer.Envelope) (decoupled bool, err error) {
+	if l, ok := p.models.(looker); ok {
+		return l.Look(env.Model, env.Version)
+	}
+	m, err := p.models.Acquire(ctx, env.Model, env.Version)
+	if err != nil {
+		return false, err
+	}
+	defer m.Release()
+	return m.Decoupled(), nil
 }
 
 // Close ends a call: limits get back what it held, and who wants to know is told.

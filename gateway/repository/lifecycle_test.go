@@ -106,6 +106,10 @@ func TestCloseDeadline(t *testing.T) {
 	if w.loaded["m/1"].unloaded.Load() != 1 || !m.scheduler.(*fakeScheduler).drained {
 		t.Error("not freed, or not drained")
 	}
+	_, same := r.Acquire(t.Context(), "m", "")
+	if _, err := r.Look("m", ""); err == nil || same == nil || err.Error() != same.Error() {
+		t.Errorf("looked up: %v, acquired: %v", err, same)
+	}
 	if _, err := r.Acquire(t.Context(), "m", ""); infer.CodeOf(err) != infer.Unavailable {
 		t.Errorf("after Close: %v", err)
 	}

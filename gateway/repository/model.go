@@ -2,6 +2,7 @@ package repository
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -31,6 +32,10 @@ type Model struct {
 	labels      map[string][]string
 	states      map[string][]byte // initial ones, by their data_file
 	places      bool              // instances take tensors in clients' memory
+	decoupled   bool
+	// token stands for the model in forms, which may outlive it. It is nil where a request's
+	// data or more than its form decide whether it is valid, or where validation changes it.
+	token *token
 
 	namespace string // its repository, where namespaces are on
 	needs     []Need // an ensemble's steps; nil for all others
@@ -58,6 +63,9 @@ type Model struct {
 
 const retired = -1 << 40
 
+// token is a value with an address of its own.
+type token struct{ _ byte }
+
 func newModel(plan *VersionPlan, changed func()) *Model {
 	cfg := plan.Spec.Config
 	m := &Model{
@@ -66,6 +74,7 @@ func newModel(plan *VersionPlan, changed func()) *Model {
 		inputAt:     map[string]int{}, outputAt: map[string]int{},
 		maxBatch:   int64(cfg.MaxBatchSize),
 		priorities: cfg.GetDynamicBatching().GetPriorityLevels(),
+		decoupled:  cfg.GetModelTransactionPolicy().GetDecoupled(),
 		labels:     plan.Labels,
 		states:     plan.States,
 		drained:    make(chan struct{}),
@@ -92,6 +101,9 @@ func newModel(plan *VersionPlan, changed func()) *Model {
 		t.shape = out.IsShapeTensor
 		m.outputs = append(m.outputs, t)
 		m.outputAt[out.Name] = i
+	}
+	if !slices.ContainsFunc(m.inputs, func(t tensor) bool { return t.reshaped || t.datatype == infer.Bytes }) {
+		m.token = &token{}
 	}
 	m.findPlaces()
 	return m
@@ -230,7 +242,7 @@ func (m *Model) Done(req *infer.Request, err error) {
 func (m *Model) Pending() int { return m.scheduler.Pending() }
 
 // Decoupled says that one request may have any number of responses.
-func (m *Model) Decoupled() bool { return m.Config.GetModelTransactionPolicy().GetDecoupled() }
+func (m *Model) Decoupled() bool { return m.decoupled }
 
 // Batched says that the first dimension of every tensor is the batch.
 func (m *Model) Batched() bool { return m.maxBatch > 0 }

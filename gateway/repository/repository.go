@@ -139,6 +139,16 @@ func (r *Repository) Acquire(ctx context.Context, name, version string) (*Model,
 	}
 }
 
+// Look says whether the version that Acquire would pin is decoupled, without a pin.
+// Errors are Acquire's.
+func (r *Repository) Look(name, version string) (decoupled bool, err error) {
+	m, err := r.lookup(name, version)
+	if err != nil {
+		return false, err
+	}
+	return m.decoupled, nil
+}
+
 func (r *Repository) lookup(name, version string) (*Model, error) {
 	s, ok := r.view.Load().models[name]
 	if !ok {

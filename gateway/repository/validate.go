@@ -17,8 +17,25 @@ const batchNote = "NOTE: Setting a non-zero max_batch_size in the model config r
 // req.Rows, drops outputs that are asked for twice, and turns the shapes of inputs with
 // reshape into the backend's view. It does not allocate where nothing is wrong, but for
 // a reshape to more dimensions.
+// What it has found out of a form it does not look at again, unless data decide.
 // Source: InferenceRequest::Normalize of the original.
 func (m *Model) Validate(req *infer.Request) error {
+	if m.token == nil || req.Form == nil {
+		return m.validate(req)
+	}
+	if rows, ok := req.Form.Valid(m.token); ok {
+		req.Rows = rows
+		return nil
+	}
+	asked := len(req.Outputs)
+	err := m.validate(req)
+	if err == nil && len(req.Outputs) == asked {
+		req.Form.SetValid(m.token, req.Rows)
+	}
+	return err
+}
+
+func (m *Model) validate(req *infer.Request) error {
 	if err := m.checkOutputs(req); err != nil {
 		return err
 	}
