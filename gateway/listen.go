@@ -75,7 +75,7 @@ func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
 	c := &g.cfg.GRPC
 	conf := grpcapi.DefaultConfig()
 	conf.Config = c.config()
-	conf.Count = &g.observer.connections.grpc
+	conf.Count, conf.Loops = &g.observer.connections.grpc, g.loops
 	conf.Forward, conf.StandardCodec = c.Forward, c.StandardCodec
 	secure, err := g.secure("grpc", c.TLS, "h2")
 	if err != nil {

@@ -15,7 +15,7 @@ const coresEach = 4
 // keeps it until Go's monitor takes it back.
 func (g *Gateway) openLoops(workers *client.Config) error {
 	procs := runtime.GOMAXPROCS(0)
-	if procs == 1 || g.cfg.HTTP.Transport != "sluice" {
+	if procs == 1 || g.cfg.HTTP.Transport != "sluice" && g.cfg.GRPC.Transport != "sluice" {
 		return nil
 	}
 	for range max(1, procs/coresEach) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/gateway/listen"
+	"github.com/sluice-serve/sluice/gateway/loop"
 )
 
 // Config is the gRPC server in values. DefaultConfig is what the flags start from.
@@ -36,7 +37,8 @@ type Config struct {
 	MaxConnectionAge      time.Duration // 0: no bound
 	MaxConnectionAgeGrace time.Duration // 0: no bound
 
-	Log *slog.Logger // of the own transport; nil: none
+	Log   *slog.Logger // of the own transport; nil: none
+	Loops []*loop.Loop // read connections of small calls on the own transport; none: each has a goroutine
 
 	MaxMessage int64  // bytes of one message, decompressed; memory is taken as it arrives
 	MaxStreams uint32 // calls in flight on one connection

@@ -1,7 +1,6 @@
 package h1
 
 import (
-	"net"
 	"runtime/debug"
 	"time"
 
@@ -86,36 +85,12 @@ func (c *conn) driveLocked() {
 	c.s.conns.Resume(c, (*conn).serve)
 }
 
-// dressed is a connection that was parked in between.
-type dressed struct {
-	net.Conn
-	slot net.Conn
-}
-
-// RemoteAddr is that of the connection as it was accepted.
-func (d *dressed) RemoteAddr() net.Addr { return d.slot.RemoteAddr() }
-
-// Close closes both; the slot has no socket any more.
-func (d *dressed) Close() error {
-	err := d.Conn.Close()
-	_ = d.slot.Close()
-	return err
-}
-
 // dressLocked gives a connection its net.Conn again. Where that fails it is at its end.
 func (c *conn) dressLocked() {
 	_ = c.eye.at.Control(unix.EPOLL_CTL_DEL, c.fd, 0, 0) // it is in the set
 	c.knocked = false
-	nc, err := listen.Dress(c.fd)
-	if err != nil {
-		c.s.log.Error("HTTP: a connection is given up", "error", err)
-		if nc != nil {
-			_ = nc.Close()
-		}
-		nc, _ = net.Pipe()
-		_ = nc.Close() // reads and writes fail
-	}
-	c.fd, c.nc, c.outer, c.try = -1, nc, &dressed{nc, c.slot}, listen.NewTrier(nc)
+	nc, outer := listen.Redress(c.fd, c.slot, c.s.log)
+	c.fd, c.nc, c.outer, c.try = -1, nc, outer, listen.NewTrier(nc)
 	c.eye.watch(c)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/encoding"
 
+	"github.com/sluice-serve/sluice/gateway/loop"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -24,6 +25,10 @@ type Config struct {
 	MaxFrame         int    // bytes of one frame that is received: 16384 to 16777215
 	StreamWindow     int    // bytes that a peer may send ahead on one call
 	ConnectionWindow int    // and on one connection
+
+	// Loops read connections of small calls that are not encrypted; none: each connection has
+	// a goroutine.
+	Loops []*loop.Loop
 
 	HandshakeTimeout time.Duration // for TLS and the client's preface
 	WriteTimeout     time.Duration // a peer that takes no byte for so long is cut off

@@ -15,25 +15,34 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/sluice-serve/sluice/gateway/listen"
+	"github.com/sluice-serve/sluice/gateway/loop"
 	"github.com/sluice-serve/sluice/infer"
 )
 
 // conn is one connection. serve is its goroutine.
 type conn struct {
 	s      *Server
-	nc     net.Conn      // reads and writes
-	outer  net.Conn      // is closed
+	nc     net.Conn // reads and writes; nil while it is parked
+	outer  net.Conn // is closed
+	slot   net.Conn // as it was accepted
+	local  net.Addr
 	try    *listen.Trier // writes without waiting; nil: TLS, or no socket. Whoever has flushing has it
 	taker  *listen.Taker // reads for the reading goroutine; nil as try
 	burst  infer.Burst   // what was read and is not executed yet
+	at     *loop.Loop    // reads it while it is parked; nil: nobody can
 	remote net.Addr
 	caller caller
 	auth   credentials.AuthInfo // of TLS; nil: plain text
 
 	// The reading goroutine's alone.
+	greeted    bool  // the handshake is over
+	opens      bool  // the first frame came
+	fault      error // what ended its reading while it was parked
+	gather     *infer.Burst
 	buf        []byte // what was read: buf[r:w] is not used up
 	r, w       int
 	headers    *headerReader
@@ -51,6 +60,7 @@ type conn struct {
 	frames     uint   // that were read
 	inFrame    bool   // reading a frame's payload
 	kicked     bool   // watch woke the reader
+	unread     bool   // nothing has come since it was parked
 	swept      int64  // when expire ran last
 	called     uint32 // streams that the peer opened
 	news       bool   // something was queued that nobody is about to write
@@ -75,12 +85,20 @@ type conn struct {
 	shrunk    bool      // the peer made our header table smaller
 	shrink    bool      // and the next header block must say so
 	flushing  bool
-	draining  bool   // GOAWAY was sent: lastOK is the last stream that is served
-	lastOK    uint32 // maxStreamID until the second GOAWAY
-	ended     error  // why the connection is over
-	ready     bool   // the handshake is over: frames may be written
-	lingers   bool   // ended in good order: the reading goroutine closes
-	waiting   bool   // the reading goroutine waits on room
+	one       [1][]byte // what is written; whoever has flushing has it
+	draining  bool      // GOAWAY was sent: lastOK is the last stream that is served
+	lastOK    uint32    // maxStreamID until the second GOAWAY
+	ended     error     // why the connection is over
+	ready     bool      // the handshake is over: frames may be written
+	lingers   bool      // ended in good order: the reading goroutine closes
+	waiting   int       // so many wait on room
+	fd        int       // of the socket, while it is parked; -1: nc has it
+	id        uint64    // with the loop
+	turning   bool      // the loop is at it
+	kicks     bool      // watch wakes the reading goroutine
+	bare      bool      // a write to fd is under way
+	due       bool      // it gets a goroutine when neither is
+	small     int       // calls in a row whose messages were small; under 0: after a large one
 	room      sync.Cond
 	granted   int  // window updates that the peer may send without need
 	strikesOK bool // something was sent since the peer's last ping
@@ -94,10 +112,11 @@ type conn struct {
 const readBuffer = 32 << 10
 
 func newConn(s *Server, nc net.Conn) *conn {
-	c := &conn{s: s, nc: listen.Underneath(nc), outer: nc, remote: nc.RemoteAddr(), headers: newHeaderReader(s.cfg.MaxHeaderBytes),
+	c := &conn{s: s, nc: listen.Underneath(nc), outer: nc, slot: nc, local: nc.LocalAddr(), remote: nc.RemoteAddr(), at: s.loop(), fd: -1, headers: newHeaderReader(s.cfg.MaxHeaderBytes),
 		recvLeft: int64(s.cfg.ConnectionWindow), receiving: newTable(inReceiving), streams: newTable(inStreams), sendLeft: initialWindow, peerInit: initialWindow,
 		peerFrame: minMaxFrame, lastOK: maxStreamID, guard: newGuard(&s.cfg)}
 	c.room.L = &c.mu
+	c.gather = &c.burst
 	c.caller.at, c.caller.unix, c.caller.peer = listen.Remote(c.remote)
 	if s.cfg.TLS == nil {
 		c.try = listen.NewTrier(c.nc)
@@ -106,12 +125,15 @@ func newConn(s *Server, nc net.Conn) *conn {
 	return c
 }
 
-// serve reads until the connection is over.
-func (c *conn) serve() {
-	err := c.handshake()
+// serve reads until the connection is over, or rests with the loop.
+func (c *conn) serve() (rests bool) {
+	err := c.begin()
 	if err == nil {
 		err = c.loop()
 		c.burst.Close()
+	}
+	if err == errRests {
+		return true
 	}
 	var fault *connError
 	if errors.As(err, &fault) {
@@ -132,6 +154,19 @@ func (c *conn) serve() {
 	}
 	c.leave()
 	c.flushers.Wait()
+	return false
+}
+
+// begin is the handshake, or goes on after a rest.
+func (c *conn) begin() error {
+	if c.greeted {
+		return c.again()
+	}
+	if err := c.handshake(); err != nil {
+		return err
+	}
+	c.greeted = true
+	return nil
 }
 
 // handshake is TLS, the client's preface, and our settings.
@@ -201,35 +236,42 @@ func (c *conn) preface() error {
 // loop reads frames. Calls whose messages are not complete when nothing more has
 // arrived are begun all the same: their handlers wait.
 func (c *conn) loop() error {
-	first := true
 	for {
 		c.inFrame = false
 		for c.w-c.r < frameHeader {
 			c.settle()
+			if c.park() {
+				return errRests
+			}
 			if err := c.more(); err != nil {
 				return err
 			}
 		}
-		if c.frames++; c.frames%sweepEvery == 0 {
-			c.sweep()
-		}
-		c.inFrame = true
-		h := parseHead(c.buf[c.r:])
-		if first && (h.kind != frameSettings || h.has(flagAck)) {
-			return &connError{codeProtocol, "the first frame is not SETTINGS"}
-		}
-		first = false
-		if h.length > c.s.cfg.MaxFrame {
-			return &connError{codeFrameSize, "frame larger than SETTINGS_MAX_FRAME_SIZE"}
-		}
-		c.r += frameHeader
-		if c.blockHead.length > 0 && (h.kind != frameContinuation || h.stream != c.blockHead.stream) {
-			return &connError{codeProtocol, "header block interrupted"}
-		}
-		if err := c.frame(h); err != nil {
+		if err := c.next(); err != nil {
 			return err
 		}
 	}
+}
+
+// next takes a frame whose header is there.
+func (c *conn) next() error {
+	if c.frames++; c.frames%sweepEvery == 0 {
+		c.sweep()
+	}
+	c.inFrame = true
+	h := parseHead(c.buf[c.r:])
+	if !c.opens && (h.kind != frameSettings || h.has(flagAck)) {
+		return &connError{codeProtocol, "the first frame is not SETTINGS"}
+	}
+	c.opens = true
+	if h.length > c.s.cfg.MaxFrame {
+		return &connError{codeFrameSize, "frame larger than SETTINGS_MAX_FRAME_SIZE"}
+	}
+	c.r += frameHeader
+	if c.blockHead.length > 0 && (h.kind != frameContinuation || h.stream != c.blockHead.stream) {
+		return &connError{codeProtocol, "header block interrupted"}
+	}
+	return c.frame(h)
 }
 
 // settle is called before the reader may block: it lets go what waits for more.
@@ -273,6 +315,7 @@ func (c *conn) receive(b []byte) (int, error) {
 	}
 	n, err := c.read(b)
 	if n > 0 {
+		c.unread = false
 		c.heard.Store(infer.Now())
 		c.burst.Open()
 		return n, nil
@@ -300,7 +343,7 @@ func (c *conn) woken() bool {
 	if !c.ready || c.ended != nil || c.inFrame && infer.Now()-c.heard.Load() > int64(c.s.cfg.WriteTimeout) {
 		return false
 	}
-	c.kicked = true
+	c.kicked, c.kicks = true, false
 	return c.nc.SetReadDeadline(time.Time{}) == nil
 }
 
@@ -450,15 +493,19 @@ const maxLinger = 16 << 20
 func (c *conn) end(err error, linger bool) {
 	c.mu.Lock()
 	if c.ended != nil {
+		parked, outer := c.fd >= 0, c.outer
 		c.mu.Unlock()
-		if !linger {
-			_ = c.outer.Close() // it may linger
+		if !linger && !parked {
+			_ = outer.Close() // it may linger
 		}
 		return
 	}
 	c.ended = err
 	var half interface{ CloseWrite() error }
-	if linger { // then the handshake is over and nc stays
+	switch parked := c.fd >= 0; {
+	case parked: // its goroutine closes
+		c.lingers = linger && unix.Shutdown(c.fd, unix.SHUT_WR) == nil
+	case linger: // then the handshake is over and nc stays
 		half, c.lingers = c.nc.(interface{ CloseWrite() error })
 	}
 	streams := c.streams.all()
@@ -475,13 +522,14 @@ func (c *conn) end(err error, linger bool) {
 		c.out.drop()
 	}
 	c.room.Broadcast()
-	lingers := c.lingers
+	lingers, parked, nc, outer := c.lingers, c.fd >= 0, c.nc, c.outer
+	c.driveLocked()
 	c.mu.Unlock()
-	if lingers {
-		lingers = half.CloseWrite() == nil && c.nc.SetReadDeadline(time.Unix(1, 0)) == nil
+	if lingers && !parked {
+		lingers = half.CloseWrite() == nil && nc.SetReadDeadline(time.Unix(1, 0)) == nil
 	}
-	if !lingers {
-		_ = c.outer.Close() // what it still had to say is said or lost
+	if !lingers && !parked {
+		_ = outer.Close() // what it still had to say is said or lost
 	}
 	for _, st := range streams {
 		st.End(context.Canceled)

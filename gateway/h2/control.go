@@ -330,6 +330,19 @@ func (c *conn) keepsAliveLocked() bool {
 		(cfg.MaxPingsWithoutData == 0 || c.pings < cfg.MaxPingsWithoutData)
 }
 
+// kick wakes the reading goroutine.
+func (c *conn) kick() error {
+	c.mu.Lock()
+	c.driveLocked()
+	nc := c.nc
+	c.kicks = nc != nil
+	c.mu.Unlock()
+	if nc == nil {
+		return nil // a loop is at it, or it is written to: it is not silent
+	}
+	return nc.SetReadDeadline(time.Unix(1, 0))
+}
+
 // watch is the connection's timer: it cuts off a peer that takes nothing, resets calls
 // whose answers are not taken, and pings a silent peer.
 func (c *conn) watch() {
@@ -371,7 +384,7 @@ func (c *conn) watch() {
 	if kick {
 		// The reader sleeps: it may hold what is over, or half a message that does not
 		// go on.
-		if err := c.nc.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		if err := c.kick(); err != nil {
 			c.close(err)
 			return
 		}

@@ -6,9 +6,11 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,11 +30,42 @@ import (
 	reflectpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-serve/sluice/gateway/loop"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/internal/leak"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+// looped says that connections are parked between their frames, whenever they can be.
+var looped bool
+
+// TestMain runs everything twice: with a goroutine for each connection, and parked.
+func TestMain(m *testing.M) {
+	for _, looped = range []bool{false, true} {
+		fmt.Println("parked:", looped)
+		if code := m.Run(); code != 0 {
+			os.Exit(code)
+		}
+	}
+	if err := leak.Find(); err != nil {
+		fmt.Println("goroutines left:", err)
+		os.Exit(1)
+	}
+}
+
+// startLoop starts a loop that ends after what is cleaned up before.
+func startLoop(t testing.TB) *loop.Loop {
+	t.Helper()
+	l, err := loop.New(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
 
 // heap is Memory that counts what is out.
 type heap struct {
@@ -157,6 +190,9 @@ func start(t testing.TB, change func(*Config)) *fixture {
 	if change != nil {
 		change(&cfg)
 	}
+	if looped {
+		cfg.Loops = []*loop.Loop{startLoop(t)}
+	}
 	f := &fixture{memory: &heap{}, health: health.NewServer()}
 	f.echo = &echo{memory: f.memory}
 	var err error
@@ -164,6 +200,7 @@ func start(t testing.TB, change func(*Config)) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.s.settled = 0
 	f.s.Handle("/test.Echo/Echo", f.echo)
 	healthpb.RegisterHealthServer(f.s, f.health)
 	reflection.Register(f.s)

@@ -267,6 +267,11 @@ func (c *conn) message(st *Stream, n int) error {
 		c.complete(st)
 		return nil
 	}
+	if length > onReader {
+		c.mu.Lock()
+		c.small = heavy
+		c.mu.Unlock()
+	}
 	size := min(length, trusted)
 	if c.ahead+size > maxAhead || size > mistrusted && c.s.scarce() {
 		size = min(length, mistrusted)

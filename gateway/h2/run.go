@@ -33,6 +33,7 @@ func (st *Stream) begins() bool {
 func (c *conn) start(st *Stream) {
 	c.mu.Lock()
 	c.calls++
+	c.small++
 	c.mu.Unlock()
 	memory, data := st.in.memory, st.in.data
 	st.in.memory, st.in.data = nil, nil

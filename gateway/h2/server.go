@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sluice-serve/sluice/gateway/listen"
+	"github.com/sluice-serve/sluice/gateway/loop"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -29,6 +30,8 @@ type Server struct {
 	crew    crew
 	started sync.WaitGroup // calls that outlive their connection, until their answer
 	conns   *listen.Accepted[*conn]
+	next    atomic.Uint64 // of the loops
+	settled int           // so many small calls in a row park a connection
 }
 
 var _ grpc.ServiceRegistrar = (*Server)(nil)
@@ -42,7 +45,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, infer.Errorf(infer.Internal, "h2: a server needs memory, a codec and a log")
 	}
 	return &Server{cfg: cfg, deps: deps, methods: map[string]*method{}, services: map[string]grpc.ServiceInfo{}, known: map[string]struct{}{},
-		conns: listen.NewAccepted[*conn](deps.Log)}, nil
+		conns: listen.NewAccepted[*conn](deps.Log), settled: settledAfter}, nil
 }
 
 // Handle makes a Method answer the calls of a path, "/package.Service/Method", in place
@@ -85,10 +88,18 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 // GetServiceInfo lists the services, as reflection wants it.
 func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.services }
 
+// loop is the one for the next connection; nil: there is none.
+func (s *Server) loop() *loop.Loop {
+	if len(s.cfg.Loops) == 0 {
+		return nil
+	}
+	return s.cfg.Loops[s.next.Add(1)%uint64(len(s.cfg.Loops))]
+}
+
 // Serve accepts connections until Shutdown, which makes it return nil, or until the
 // listener fails. It closes the listener.
 func (s *Server) Serve(l net.Listener) error {
-	return s.conns.Serve(l, func(nc net.Conn) *conn { return newConn(s, nc) }, func(c *conn) bool { c.serve(); return false })
+	return s.conns.Serve(l, func(nc net.Conn) *conn { return newConn(s, nc) }, (*conn).serve)
 }
 
 // Shutdown accepts no connection any more, tells every client to open no further call

@@ -26,7 +26,7 @@ type registered struct {
 func (r *registered) run(st *Stream) {
 	call := &serverStream{st: st}
 	ctx := metadata.NewIncomingContext(context.Context(st), st.head.metadata())
-	ctx = peer.NewContext(ctx, &peer.Peer{Addr: st.c.remote, LocalAddr: st.c.outer.LocalAddr(), AuthInfo: st.c.auth})
+	ctx = peer.NewContext(ctx, &peer.Peer{Addr: st.c.remote, LocalAddr: st.c.local, AuthInfo: st.c.auth})
 	call.ctx = grpc.NewContextWithServerTransportStream(ctx, transportStream{call})
 	var parts mem.BufferSlice
 	err := r.guarded(call, &parts)

@@ -119,7 +119,7 @@ func (st *Stream) Burst() *infer.Burst {
 	if !st.early {
 		return nil
 	}
-	return &st.c.burst
+	return st.c.gather
 }
 
 // Remote is the peer's address.

@@ -88,9 +88,11 @@ func (o *output) all() net.Buffers {
 const tryMost = 64 << 10
 
 // try writes what the socket takes of o. The rest is nil when that is all.
-func (o *output) try(t *listen.Trier) (rest net.Buffers, err error) {
+func (o *output) try(c *conn, t *listen.Trier, fd int) (rest net.Buffers, err error) {
 	if len(o.pieces) == 0 && len(o.small) <= tryMost {
-		n, err := t.Write(o.small)
+		c.one[0] = o.small
+		n, err := put(t, fd, c.one[:])
+		c.one[0] = nil
 		if err != nil || n == len(o.small) {
 			return nil, err
 		}
@@ -104,11 +106,19 @@ func (o *output) try(t *listen.Trier) (rest net.Buffers, err error) {
 	if size > tryMost {
 		return bufs, nil
 	}
-	n, err := t.Write(bufs...)
+	n, err := put(t, fd, bufs)
 	if err != nil || n == size {
 		return nil, err
 	}
 	return listen.Rest(bufs, n), nil
+}
+
+// put writes what a socket takes: the bare one, or t's.
+func put(t *listen.Trier, fd int, bufs [][]byte) (int, error) {
+	if fd >= 0 {
+		return listen.Send(fd, bufs...)
+	}
+	return t.Write(bufs...)
 }
 
 // flush writes what is queued, unless another goroutine is at it: that one will. With
@@ -127,13 +137,15 @@ func (c *conn) flush(gather bool) {
 // Flush writes what the socket takes at once, and leaves what it does not take to a
 // goroutine. The reading goroutine writes by it, and who reads results.
 func (c *conn) Flush() {
-	if c.try == nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
+	c.mu.Lock()
+	if c.try == nil && c.fd < 0 {
 		c.asideLocked()
+		c.mu.Unlock()
 		return
 	}
-	if c.claim() {
+	mine := c.claimLocked()
+	c.mu.Unlock()
+	if mine {
 		c.writeAll(true)
 	}
 }
@@ -142,6 +154,10 @@ func (c *conn) Flush() {
 func (c *conn) claim() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.claimLocked()
+}
+
+func (c *conn) claimLocked() bool {
 	if c.flushing || c.ended != nil || !c.ready {
 		return false
 	}
@@ -177,19 +193,24 @@ func (c *conn) writeAll(try bool) {
 		batch := c.out
 		c.out, c.spare = c.spare, output{}
 		c.writing = infer.Now()
-		if c.waiting {
+		if c.waiting > 0 {
 			c.room.Broadcast()
 		}
+		nc, t, fd := c.nc, c.try, c.fd
+		c.bare = fd >= 0
 		c.mu.Unlock()
 		var err error
-		if try {
+		if try || fd >= 0 {
 			var rest net.Buffers
-			if rest, err = batch.try(c.try); len(rest) > 0 {
+			if rest, err = batch.try(c, t, fd); len(rest) > 0 && try {
 				go c.writeRest(batch, rest)
 				return
+			} else if len(rest) > 0 {
+				c.unbare()
+				_, err = rest.WriteTo(c.solid())
 			}
 		} else {
-			err = batch.write(c.nc)
+			err = batch.write(nc)
 		}
 		if !c.written(&batch, err) {
 			break
@@ -200,13 +221,21 @@ func (c *conn) writeAll(try bool) {
 
 // writeRest goes on where a socket was full.
 func (c *conn) writeRest(batch output, rest net.Buffers) {
-	_, err := rest.WriteTo(c.nc)
+	c.unbare()
+	_, err := rest.WriteTo(c.solid())
 	if c.written(&batch, err) {
 		c.mu.Unlock()
 		c.writeAll(false)
 		return
 	}
 	c.endWriting()
+}
+
+// unbare ends a write to the bare socket that did not take all.
+func (c *conn) unbare() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bareDoneLocked()
 }
 
 // written ends a write, and takes the lock. False: it failed.
@@ -226,6 +255,7 @@ func (c *conn) written(batch *output, err error) bool {
 	batch.told = told[:0]
 	c.writing = 0
 	c.spare = *batch
+	c.bareDoneLocked()
 	if err != nil {
 		c.mu.Unlock()
 		c.close(err)
@@ -240,7 +270,7 @@ func (c *conn) endWriting() {
 	if c.ended != nil || c.out.empty() {
 		c.out.drop() // also answers of calls that were reset
 	}
-	if c.waiting {
+	if c.waiting > 0 {
 		c.room.Broadcast()
 	}
 	over := c.ended == nil && c.finishedLocked()
@@ -253,18 +283,19 @@ func (c *conn) endWriting() {
 
 // waitLocked waits for news of the writer.
 func (c *conn) waitLocked() {
-	c.waiting = true
+	c.waiting++
 	c.room.Wait()
-	c.waiting = false
+	c.waiting--
 }
 
 // backlog is how much may wait to be written before the reader waits too: a peer that
 // asks and takes no answers is heard no more until it does, or is cut off.
 const backlog = 1 << 20
 
-// makeRoomLocked holds the reader while too much waits to be written.
+// makeRoomLocked holds the reader while too much waits to be written; a loop leaves it to
+// the connection's goroutine.
 func (c *conn) makeRoomLocked() {
-	for len(c.out.small) > backlog && c.ended == nil {
+	for len(c.out.small) > backlog && c.ended == nil && !c.turning {
 		c.mu.Unlock()
 		c.burst.Close()
 		c.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"syscall"
@@ -36,6 +37,38 @@ func Dress(fd int) (net.Conn, error) {
 	f := os.NewFile(uintptr(fd), "socket")
 	nc, err := net.FileConn(f)
 	return nc, errors.Join(err, f.Close())
+}
+
+// dressed is a connection that was bare in between.
+type dressed struct {
+	net.Conn
+	slot net.Conn
+}
+
+// RemoteAddr is that of the connection as it was accepted.
+func (d *dressed) RemoteAddr() net.Addr { return d.slot.RemoteAddr() }
+
+// Close closes both; the slot has no socket any more.
+func (d *dressed) Close() error {
+	err := d.Conn.Close()
+	_ = d.slot.Close()
+	return err
+}
+
+// Redress makes a connection of a descriptor that Bare gave: nc, and outer, which closes the
+// slot too, the connection as it was accepted. Where that fails nc is at its end, so that
+// reads and writes fail.
+func Redress(fd int, slot net.Conn, log *slog.Logger) (nc, outer net.Conn) {
+	nc, err := Dress(fd)
+	if err != nil {
+		log.Error("a connection is given up", "error", err)
+		if nc != nil {
+			_ = nc.Close()
+		}
+		nc, _ = net.Pipe()
+		_ = nc.Close()
+	}
+	return nc, &dressed{nc, slot}
 }
 
 // Send writes what a bare socket takes of bufs, as Trier.Write.
