@@ -2,14 +2,24 @@ package cache
 
 import (
 	"context"
+	"encoding/binary"
 	"slices"
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// Key is a request's identity within one process: 256 bits of Hasher.
-type Key [32]byte
+// Key is a request's identity within one process: 256 bits of Hasher, and how long the
+// request's form is.
+type Key [40]byte
+
+// Spread is a number that is spread evenly over keys, which themselves are not in each of
+// their bytes: forms that differ little may have sums that do.
+func (k *Key) Spread() uint64 {
+	x := binary.LittleEndian.Uint64(k[:]) ^ binary.LittleEndian.Uint64(k[8:])
+	x = (x ^ x>>32) * 0x9e3779b97f4a7c15 // 2^64 over the golden ratio
+	return x ^ x>>32
+}
 
 // Subject is what all requests to one loaded version have in common. It is read-only.
 // gateway/repository makes it; two loads have two Subjects even if nothing differs.

@@ -48,7 +48,7 @@ type flight struct {
 	entry     *Entry        // before done is closed; nil: go your own way
 }
 
-func (f *flights) shard(k *flightKey) *flightShard { return &f.shards[k.key[0]%flightShards] }
+func (f *flights) shard(k *flightKey) *flightShard { return &f.shards[k.key.Spread()%flightShards] }
 
 // join finds or begins the flight. lead says that the caller leads it. A flight that is
 // full is nil.

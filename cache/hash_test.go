@@ -2,6 +2,7 @@ package cache
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"math/big"
 	"math/rand/v2"
@@ -40,10 +41,35 @@ func TestCompressIsNH(t *testing.T) {
 		}
 		var want []byte
 		for rest := p; len(rest) > 0; rest = rest[min(block, len(rest)):] {
-			want = append(want, slow(h.key[:], rest[:min(block, len(rest))])...)
+			want = append(want, slow(h.long[:], rest[:min(block, len(rest))])...)
 		}
-		if got := h.compress([]byte("x"), p); got[0] != 'x' || !bytes.Equal(got[1:], want) {
+		if got := h.long.compress([]byte("x"), p); got[0] != 'x' || !bytes.Equal(got[1:], want) {
 			t.Errorf("%d bytes: got %x, want %x", n, got[1:], want)
+		}
+	}
+}
+
+// A key is a form's hash under the second secret, or of its blocks' hashes, and its length.
+func TestKeyIsNH(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	h := NewHasher()
+	for _, n := range []int{1, 63, 64, 65, 300, 1023, 1024, 1025, 5000} {
+		form := make([]byte, n, n+n%2*100) // with room behind it and without
+		for i := range form {
+			form[i] = byte(rng.Uint32())
+		}
+		var want []byte
+		for rest := form; len(rest) > 0; rest = rest[min(block, len(rest)):] {
+			want = append(want, slow(h.whole[:], rest[:min(block, len(rest))])...)
+		}
+		if n >= block {
+			sum := sha256.Sum256(want)
+			want = sum[:]
+		}
+		var k Key
+		same := bytes.Clone(form)
+		if got := h.key(&k, form); !bytes.Equal(k[:], binary.LittleEndian.AppendUint64(want, uint64(n))) || !bytes.Equal(got[:n], same) {
+			t.Errorf("%d bytes: got %x, want %x and the length", n, k, want)
 		}
 	}
 }
@@ -52,14 +78,14 @@ func TestCompressIsNH(t *testing.T) {
 func TestCompressSeesEveryBit(t *testing.T) {
 	h, other := NewHasher(), NewHasher()
 	p := make([]byte, 2100)
-	first := string(h.compress(nil, p))
-	if string(other.compress(nil, p)) == first {
+	first := string(h.long.compress(nil, p))
+	if string(other.long.compress(nil, p)) == first {
 		t.Error("two secrets give one hash")
 	}
 	seen := map[string]int{first: -1}
 	for i := range len(p) * 8 {
 		p[i/8] ^= 1 << (i % 8)
-		sum := string(h.compress(nil, p))
+		sum := string(h.long.compress(nil, p))
 		p[i/8] ^= 1 << (i % 8)
 		if at, ok := seen[sum]; ok {
 			t.Fatalf("bits %d and %d give one hash", i, at)

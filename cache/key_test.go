@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"encoding/binary"
 	"math"
 	"slices"
 	"testing"
@@ -85,9 +86,9 @@ func keys(k *Keys, c *change) (Key, [32]byte) {
 func TestKeys(t *testing.T) {
 	k := NewKeys()
 	own, shared := keys(k, nil)
-	seen := map[[32]byte]string{own: "first", shared: "first, shared"}
+	seen := map[string]string{string(own[:]): "first", string(shared[:]): "first, shared"}
 	for _, c := range different {
-		for i, key := range func() [][32]byte { a, b := keys(k, &c); return [][32]byte{a, b} }() {
+		for i, key := range func() []string { a, b := keys(k, &c); return []string{string(a[:]), string(b[:])} }() {
 			if other, ok := seen[key]; ok {
 				t.Errorf("%s (key %d) is the same request as %s", c.name, i, other)
 			}
@@ -146,6 +147,26 @@ func TestLongForms(t *testing.T) {
 	}
 	if len(seen) != 201 {
 		t.Errorf("%d keys, want 201", len(seen))
+	}
+}
+
+// Requests that differ little have keys that are spread evenly.
+func TestSpread(t *testing.T) {
+	k := NewKeys()
+	for _, bit := range []int{0, 8, 23, 40} { // of a word, from where on it counts
+		var places [64]int
+		for i := range 6400 {
+			r := request()
+			r.Params, r.Inputs[0].Data = nil, binary.LittleEndian.AppendUint64(nil, uint64(i)<<bit)
+			q := k.Query(subject(), r)
+			places[q.Key.Spread()%64]++
+			q.Done()
+		}
+		for at, n := range places {
+			if n < 40 || n > 180 {
+				t.Errorf("from bit %d on: %d of 6400 keys at place %d of 64", bit, n, at)
+			}
+		}
 	}
 }
 

@@ -51,7 +51,7 @@ func NewKeys() *Keys { return &Keys{hasher: NewHasher()} }
 func (k *Keys) Query(s *Subject, req *infer.Request) *Query {
 	q, ok := k.pool.Get().(*Query)
 	if !ok {
-		q = &Query{keys: k, compress: k.hasher.compress}
+		q = &Query{keys: k, compress: k.hasher.long.compress}
 	}
 	q.Subject, q.Request, q.haveShared = s, req, false
 	q.Start, q.End = 0, 0
@@ -63,14 +63,7 @@ func (k *Keys) Query(s *Subject, req *infer.Request) *Query {
 	var load [8]byte
 	binary.LittleEndian.PutUint64(load[:], s.Load)
 	q.buf = appendCanonical(q.buf[:0], s, load[:], req, q.compress)
-	if len(q.buf) < block {
-		q.Key = sha256.Sum256(q.buf)
-		return q
-	}
-	// A long form, of many inputs or parameters, is compressed as a whole once more.
-	n := len(q.buf)
-	q.buf = q.compress(appendLen(q.buf, n), q.buf)
-	q.Key = sha256.Sum256(q.buf[n:])
+	q.buf = k.hasher.key(&q.Key, q.buf)
 	return q
 }
 

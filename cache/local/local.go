@@ -72,7 +72,7 @@ func New(cfg Config) *Cache {
 }
 
 func (c *Cache) shard(k *cache.Key) *shard {
-	return &c.shards[(uint32(k[1])|uint32(k[2])<<8)&c.mask]
+	return &c.shards[uint32(k.Spread())&c.mask]
 }
 
 // Quick is cache.Quick's: a lookup is in memory.
