@@ -77,6 +77,24 @@ func hitOnce(t testing.TB, g *Gateway, n int, id string) func() {
 	}
 }
 
+// TestHitAllocations holds what a hit over HTTP allocates without its transport: an id, if
+// there is one.
+func TestHitAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector empties pools now and then")
+	}
+	g, _ := startPath(t)
+	for id, most := range map[string]float64{"": 0, `"id":"seven",`: 1} {
+		once := hitOnce(t, g, 512, id)
+		for range 10 {
+			once()
+		}
+		if got := testing.AllocsPerRun(1000, once); got > most {
+			t.Errorf("a hit with %q takes %.1f allocations, at most %.0f", id, got, most)
+		}
+	}
+}
+
 // BenchmarkHit is a hit of the response cache over HTTP without its transport.
 func BenchmarkHit(b *testing.B) {
 	g, _ := startPath(b)

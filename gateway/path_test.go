@@ -129,13 +129,13 @@ func connect(t testing.TB, port int) net.Conn {
 
 // httpOnce returns a function that sends 64 bytes to the model and reads the answer,
 // without an allocation of its own.
-func httpOnce(t *testing.T, port int) func() {
+func httpOnce(t *testing.T, port int, model string) func() {
 	nc := connect(t, port)
 	head := `{"inputs":[{"name":"INPUT0","shape":[1,16],"datatype":"FP32","parameters":{"binary_data_size":64}}],` +
 		`"parameters":{"binary_data_output":true}}`
 	body := head + strings.Repeat("abcd", 16)
-	request := fmt.Appendf(nil, "POST /v2/models/id/infer HTTP/1.1\r\nHost: a\r\nInference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n%s",
-		len(head), len(body), body)
+	request := fmt.Appendf(nil, "POST /v2/models/%s/infer HTTP/1.1\r\nHost: a\r\nInference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n%s",
+		model, len(head), len(body), body)
 	answer, want := make([]byte, 4<<10), []byte(strings.Repeat("abcd", 16))
 	return func() {
 		if _, err := nc.Write(request); err != nil {
@@ -154,9 +154,9 @@ func httpOnce(t *testing.T, port int) func() {
 }
 
 // grpcOnce is httpOnce over gRPC.
-func grpcOnce(t *testing.T, port int) func() {
+func grpcOnce(t *testing.T, port int, model string) func() {
 	nc := connect(t, port)
-	m, err := proto.Marshal(&inference.ModelInferRequest{ModelName: "id", RawInputContents: [][]byte{[]byte(strings.Repeat("abcd", 16))},
+	m, err := proto.Marshal(&inference.ModelInferRequest{ModelName: model, RawInputContents: [][]byte{[]byte(strings.Repeat("abcd", 16))},
 		Inputs: []*inference.ModelInferRequest_InferInputTensor{{Name: "INPUT0", Datatype: "FP32", Shape: []int64{1, 16}}}})
 	if err != nil {
 		t.Fatal(err)
@@ -234,8 +234,10 @@ func TestPathAllocations(t *testing.T) {
 		once func()
 		most float64
 	}{
-		"http": {httpOnce(t, p.HTTP), 11},
-		"grpc": {grpcOnce(t, p.GRPC), 9},
+		"http":      {httpOnce(t, p.HTTP, "id"), 7},
+		"http, hit": {httpOnce(t, p.HTTP, "kept"), 2},
+		"grpc":      {grpcOnce(t, p.GRPC, "id"), 7},
+		"grpc, hit": {grpcOnce(t, p.GRPC, "kept"), 3},
 	} {
 		for range 100 {
 			c.once()
