@@ -95,7 +95,13 @@ type execution struct {
 	outputs []wire.Output
 	shapes  []int64
 
+	window   int     // the request that the backend sees; noWindow: all of them
+	apart    bool    // requests are executed one by one
+	measured bool    // they could be
+	pieces   []piece // by input, then by request; valid if measured
+
 	start, inputEnd, inferEnd int64
+	spent                     infer.ComputeTimes // of requests that were executed one by one
 }
 
 // prepare lays out the inputs and requests of x.batch. An error ends the batch.
@@ -105,6 +111,7 @@ func (x *execution) prepare() error {
 	x.part.reset(x.batch.ID)
 	x.blocks, x.outputs, x.shapes = x.blocks[:0], x.outputs[:0], x.shapes[:0]
 	x.open, x.cut = len(x.batch.Requests), false
+	x.window, x.apart, x.measured, x.spent = noWindow, false, false, infer.ComputeTimes{}
 	if err := x.prepareRequests(); err != nil {
 		return err
 	}
@@ -158,10 +165,13 @@ func (x *execution) prepareInputs() error {
 		k += len(in.Segments)
 		x.inputs = append(x.inputs, infer.Tensor{Name: in.Name, Datatype: in.Datatype, Shape: in.Shape, Data: data})
 	}
-	if gather > 0 {
-		return x.gather(gather)
+	if gather == 0 {
+		return nil
 	}
-	return nil
+	if x.apart = x.chooseApart(gather); x.apart {
+		return nil
+	}
+	return x.gather(gather)
 }
 
 // inputData is the view on an input, or how many bytes of it have to be gathered: it
@@ -256,6 +266,10 @@ func (x *execution) finish(err error) {
 			}
 		}
 	}
+	if x.apart {
+		x.final.result.Compute = x.spent
+		return
+	}
 	if x.inputEnd == 0 {
 		x.inputEnd = x.start
 	}
@@ -274,6 +288,7 @@ func (x *execution) release() {
 		x.scratch = nil
 	}
 	clear(x.inputs)
+	clear(x.pieces)
 	clear(x.blocks)
 	x.blocks = x.blocks[:0]
 }
@@ -289,13 +304,23 @@ func (x *execution) allCancelled() bool {
 }
 
 // Rows fits backend.Batch.
-func (x *execution) Rows() int { return x.batch.Rows }
+func (x *execution) Rows() int {
+	if x.window != noWindow {
+		return x.requests[x.window].wire.Rows
+	}
+	return x.batch.Rows
+}
 
 // Inputs fits backend.Batch.
 func (x *execution) Inputs() []infer.Tensor { return x.inputs }
 
 // Requests fits backend.Batch.
-func (x *execution) Requests() []backend.Request { return x.faces }
+func (x *execution) Requests() []backend.Request {
+	if x.window != noWindow {
+		return x.faces[x.window : x.window+1]
+	}
+	return x.faces
+}
 
 // InputDone fits backend.Batch.
 func (x *execution) InputDone() { x.inputEnd = infer.Now() }
@@ -308,7 +333,7 @@ func (x *execution) InferDone() {
 	}
 }
 
-func (x *execution) isLost(i int) bool { return i >= 0 && i < len(x.requests) && x.requests[i].lost }
+func (x *execution) isLost(i int) bool { return i >= 0 && x.requests[i].lost }
 
 // Alloc fits backend.Batch.
 func (x *execution) Alloc(n int64) ([]byte, error) {
@@ -328,16 +353,19 @@ func (x *execution) Outputs(outputs []infer.Tensor) error {
 	if x.open == 0 {
 		return x.misused("answered a batch that had all its answers")
 	}
-	if x.batch.Rows > 0 {
+	if rows := x.Rows(); rows > 0 {
 		for i := range outputs {
 			if _, ok := x.inst.scattered[outputs[i].Name]; ok {
 				continue
 			}
-			if s := outputs[i].Shape; len(s) == 0 || s[0] != int64(x.batch.Rows) {
+			if s := outputs[i].Shape; len(s) == 0 || s[0] != int64(rows) {
 				return infer.Errorf(infer.Internal, "output '%s' has shape %v, which does not begin with the batch's %d rows",
-					outputs[i].Name, s, x.batch.Rows)
+					outputs[i].Name, s, rows)
 			}
 		}
+	}
+	if x.window != noWindow {
+		return x.Respond(0, outputs, nil, true)
 	}
 	if x.checkRegions(); x.open == 0 {
 		return nil
@@ -378,7 +406,7 @@ func (x *execution) split(outputs []infer.Tensor) error {
 			part, err = x.splitOne(outputs, i)
 		}
 		if err == nil {
-			err = x.Respond(i, part, nil, true)
+			err = x.respond(i, part, nil, true)
 		}
 		if err != nil {
 			return err
@@ -389,10 +417,14 @@ func (x *execution) split(outputs []infer.Tensor) error {
 
 // Respond fits backend.Batch.
 func (x *execution) Respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error {
+	return x.respond(x.index(i), outputs, params, final)
+}
+
+func (x *execution) respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error {
 	if x.isLost(i) {
 		return nil
 	}
-	if i < 0 || i >= len(x.requests) || x.requests[i].answered {
+	if i < 0 || x.requests[i].answered {
 		return x.misused(fmt.Sprintf("answered request %d, which had its final answer", i))
 	}
 	d := &x.final
@@ -403,7 +435,7 @@ func (x *execution) Respond(i int, outputs []infer.Tensor, params infer.Params, 
 		defer x.parted(len(x.blocks), len(x.outputs), len(x.shapes))
 	}
 	out, err := x.put(d, outputs, i)
-	if x.checkRegions(); x.isLost(i) {
+	if x.checkRegionsOf(i); x.isLost(i) {
 		return nil
 	}
 	if err != nil {
@@ -432,10 +464,10 @@ func (x *execution) parted(blocks, outputs, shapes int) {
 
 // Repeat fits backend.Batch.
 func (x *execution) Repeat(i int, outputs []infer.Tensor) error {
-	if x.isLost(i) {
+	if i = x.index(i); x.isLost(i) {
 		return nil
 	}
-	if i < 0 || i >= len(x.requests) || x.requests[i].answered {
+	if i < 0 || x.requests[i].answered {
 		return x.misused(fmt.Sprintf("asked to repeat request %d, which had its final answer", i))
 	}
 	if !x.inst.iterative {
@@ -453,10 +485,10 @@ func (x *execution) Repeat(i int, outputs []infer.Tensor) error {
 
 // Fail fits backend.Batch.
 func (x *execution) Fail(i int, err error) error {
-	if x.isLost(i) {
+	if i = x.index(i); x.isLost(i) {
 		return nil
 	}
-	if i < 0 || i >= len(x.requests) || x.requests[i].answered || err == nil {
+	if i < 0 || x.requests[i].answered || err == nil {
 		return x.misused(fmt.Sprintf("failed request %d, which had its final answer, with %v", i, err))
 	}
 	x.fail(i, err)

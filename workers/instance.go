@@ -32,6 +32,9 @@ type instance struct {
 	iterative  bool // requests may ask to be executed again
 	scattered  scattered
 
+	apart  bool   // requests of a batch may be executed one by one
+	choice choice // whether they are; the goroutine's
+
 	executions atomic.Uint64
 	done       chan struct{} // closed when the goroutine has ended
 	closeErr   error         // of the backend's Close; valid after done
@@ -103,10 +106,15 @@ func (inst *instance) execute(x *execution, made backend.Instance) {
 	switch {
 	case err != nil || x.open == 0:
 	case x.allCancelled():
-		err = infer.Refusef(infer.Cancelled, infer.ReasonCancelled, "request was cancelled")
+		err = errCancelled()
+	case x.apart:
+		inst.executeApart(x, made)
+		inst.executions.Add(1)
+		x.measure()
 	default:
 		err = inst.call(x, made)
 		inst.executions.Add(1)
+		x.measure()
 	}
 	x.finish(err)
 	if err := inst.transport.send(x, &x.final); err != nil {

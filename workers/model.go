@@ -97,6 +97,7 @@ func (m *model) addInstance(ctx context.Context, w *Worker, c *connection, s *wo
 		decoupled: m.spec.Config.GetModelTransactionPolicy().GetDecoupled(),
 		iterative: m.spec.Config.GetSequenceBatching().GetIterativeSequence(),
 		scattered: scatteredOf(m.spec.Config),
+		apart:     mayBeApart(m, spec),
 		log:       w.log.With("model", m.spec.Name, "version", m.spec.Version, "instance", spec.Name),
 	}
 	ready := make(chan error, 1)

@@ -75,10 +75,13 @@ func (x *execution) lose(i int, err error) {
 }
 
 // checkRegions fails the requests whose memory is not there any more.
-func (x *execution) checkRegions() {
+func (x *execution) checkRegions() { x.checkRegionsOf(noRequest) }
+
+// checkRegionsOf is checkRegions for one request.
+func (x *execution) checkRegionsOf(request int) {
 	for k := range x.uses {
 		u := &x.uses[k]
-		if x.requests[u.request].answered {
+		if x.requests[u.request].answered || request != noRequest && request != u.request {
 			continue
 		}
 		if err := u.region.Err(); err != nil {
@@ -341,12 +344,12 @@ func (t *target) fits(name string, n int64) error {
 
 // AllocOutput fits backend.Batch.
 func (x *execution) AllocOutput(name string, n int64) ([]byte, error) {
-	if len(x.requests) == 1 && x.placed && n >= 0 {
-		if t, ok := x.target(0, name); ok {
+	if i := x.only(); i >= 0 && x.placed && n >= 0 {
+		if t, ok := x.target(i, name); ok {
 			if err := t.fits(name, n); err != nil {
 				return nil, err
 			}
-			if mem := t.region.Room(t.off, n); mem != nil && isAligned(mem, infer.Int64) && x.isApart(name, &t, n) {
+			if mem := t.region.Room(t.off, n); mem != nil && isAligned(mem, infer.Int64) && x.isFree(i, name, &t, n) {
 				return mem, nil
 			}
 		}
@@ -354,22 +357,22 @@ func (x *execution) AllocOutput(name string, n int64) ([]byte, error) {
 	return x.Alloc(n)
 }
 
-// isApart says of the request of a batch that the first n bytes of an output's target are
+// isFree says of the one request that the backend sees that the first n bytes of an output's target are
 // neither of an input that is read in place nor of another output. Others are written when
 // the model has ended: it has no use for inputs that change while it reads them.
-func (x *execution) isApart(name string, t *target, n int64) bool {
+func (x *execution) isFree(request int, name string, t *target, n int64) bool {
 	for k := range x.inPlace {
 		if p := &x.inPlace[k]; t.region.Overlaps(t.off, n, p.region, p.off, p.n) {
 			return false
 		}
 	}
-	w := x.requests[0].wire
+	w := x.requests[request].wire
 	for k := range w.Places {
 		slot, off, ok := w.Places[k].Region()
 		if !ok || w.Outputs[k] == name {
 			continue
 		}
-		if r := x.used(0, slot); r != nil && t.region.Overlaps(t.off, n, r, off, w.Places[k].Length) {
+		if r := x.used(request, slot); r != nil && t.region.Overlaps(t.off, n, r, off, w.Places[k].Length) {
 			return false
 		}
 	}

@@ -43,6 +43,9 @@ func (r *request) Cancelled() bool { return atomic.LoadUint32(&r.x.flags[r.wire.
 
 // Inputs fits backend.Request.
 func (r *request) Inputs() []infer.Tensor {
+	if r.x.window != noWindow {
+		return r.x.inputs
+	}
 	if !r.x.cut {
 		r.x.cutInputs()
 	}
