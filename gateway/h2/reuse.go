@@ -23,8 +23,8 @@ func (c *conn) newLocked() *Stream {
 
 // begin asks the stream's Method for a Call, in the memory of the last one, if there is one.
 func (st *Stream) begin() (err error) {
-	old := st.call
-	st.call = nil
+	old := st.old
+	st.old = nil
 	if st.was != st.method {
 		old = nil
 	}
@@ -58,6 +58,7 @@ func (c *conn) reuseLocked(all []*Stream) {
 			return
 		}
 		if st.Renew() {
+			st.old, st.call = st.call, nil
 			st.record = record{c: c}
 			c.free = append(c.free, st)
 		}

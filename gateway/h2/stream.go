@@ -21,7 +21,8 @@ import (
 // Sent has said so.
 type Stream struct {
 	lifetime.Context
-	call Call    // of a Method, or nil for a registered service; a Stream that waits for its next call keeps it
+	call Call    // of a Method, or nil for a registered service
+	old  Call    // of the call before, for its memory; nil: none
 	was  *method // whose call it was
 	record
 }
