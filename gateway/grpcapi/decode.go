@@ -12,8 +12,8 @@ const tensorAlign = 64
 
 func alignUp(n int64) int64 { return (n + tensorAlign - 1) &^ (tensorAlign - 1) }
 
-// decoder is the scratch memory of decoding one ModelInferRequest. Nothing of it lives
-// in the decoded request but the strings.
+// decoder is the scratch memory of decoding one ModelInferRequest, and what is known of those
+// before. Nothing of it lives in the decoded request but the strings.
 // Source: message ModelInferRequest, proto/inference/grpc_service.proto.
 type decoder struct {
 	names    names
@@ -23,6 +23,7 @@ type decoder struct {
 	contents []contents // of each input
 	head     []byte     // what gather copies out of the frames
 	spans    []span
+	heads    heads
 }
 
 // contents is an encoded InferTensorContents, as far as the input has one.
@@ -53,20 +54,27 @@ func (d *decoder) reset() {
 func (d *decoder) request(c *Call, b []byte) error {
 	req := &c.Request
 	req.Inputs, req.Outputs, c.uses = c.inputs[:0], c.outputs[:0], c.uses[:0]
-	cur, f := cursor{b}, field{}
+	if d.find(c, b) {
+		return nil
+	}
+	cur, f, seen := cursor{b}, field{}, layout{}
 	for len(cur.b) > 0 {
+		begin := len(b) - len(cur.b)
 		if !cur.next(&f) {
 			return errMalformed
 		}
-		if f.typ != protowire.BytesType {
-			continue // every field of the message is of this type: it is unknown
+		d.tensor = d.tensor[:0]
+		if f.typ == protowire.BytesType { // as every field of the message: others are unknown
+			if err := d.field(c, &f); err != nil {
+				return err
+			}
 		}
-		if err := d.field(c, &f); err != nil {
-			return err
-		}
+		seen.note(&f, begin, len(b)-len(cur.b), len(d.tensor) > 0)
 	}
 	var err error
-	c.emptyFinal, err = apply(req, d.params)
+	if c.emptyFinal, err = apply(req, d.params); err == nil {
+		d.learn(c, b, seen)
+	}
 	return err
 }
 

@@ -75,14 +75,18 @@ func appendFields(b []byte, fields []string) []byte {
 
 // appendValid adds a field of a handler's, where it may send one of that name and value.
 func appendValid(b []byte, name, value string) []byte {
-	name = strings.ToLower(name)
+	if !validName(name) {
+		if name = strings.ToLower(name); !validName(name) {
+			return b
+		}
+	}
 	if reserved(name) {
 		return b
 	}
 	if strings.HasSuffix(name, "-bin") {
 		value = base64.RawStdEncoding.EncodeToString([]byte(value))
 	}
-	if validName(name) && validValue(value) {
+	if validValue(value) {
 		b = appendField(b, name, value)
 	}
 	return b
@@ -204,15 +208,15 @@ func percent(s string) string {
 // answer ends a call with its one message, whose parts it takes, or with an error. It
 // queues; flushing is the caller's.
 func (st *Stream) answer(parts mem.BufferSlice, err error) {
-	trailer, compressor := st.said()
+	said := st.said()
 	c := st.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	st.answerLocked(parts, err, trailer, compressor)
+	st.answerLocked(parts, err, said)
 }
 
-func (st *Stream) answerLocked(parts mem.BufferSlice, err error, trailer []byte, compressor string) {
-	c := st.c
+func (st *Stream) answerLocked(parts mem.BufferSlice, err error, said said) {
+	c, trailer, compressor := st.c, said.trailer, said.compressor
 	if st.gone || c.ended != nil {
 		parts.Free()
 		return
@@ -367,11 +371,16 @@ func (st *Stream) compressed(parts mem.BufferSlice) (mem.BufferSlice, error) {
 	return compressBy(name, parts)
 }
 
-// said is what the handler wishes for its answer.
-func (st *Stream) said() (trailer []byte, compressor string) {
+// said is what a handler wishes for its answer.
+type said struct {
+	trailer    []byte // fields, encoded
+	compressor string
+}
+
+func (st *Stream) said() said {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.trailer, st.compressor
+	return said{st.trailer, st.compressor}
 }
 
 // compressBy encodes a message by a compressor of grpc-go's registry, and frees parts.

@@ -188,7 +188,7 @@ func validName(name string) bool {
 
 func validValue(v string) bool {
 	for i := range len(v) {
-		if c := v[i]; c == 0 || c == '\n' || c == '\r' {
+		if c := v[i]; c <= '\r' && (c == 0 || c == '\n' || c == '\r') {
 			return false
 		}
 	}

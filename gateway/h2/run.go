@@ -110,7 +110,7 @@ func (st *Stream) receive() (wait func()) {
 	}
 	if err != nil {
 		st.call.Abort(err)
-		st.end(nil, err, false)
+		st.end(nil, err, st.said(), false)
 		return nil
 	}
 	return st.startCall(memory, data)
@@ -126,19 +126,19 @@ func (st *Stream) wait() {
 // transport then owns, or with an error that carries a gRPC status. What it returns is to
 // be flushed by who answers; nil: somebody else is about to write.
 func (st *Stream) Answer(parts mem.BufferSlice, err error) infer.Flusher {
-	if err == nil {
-		parts, err = st.compressed(parts)
+	said := st.said()
+	if err == nil && said.compressor != "" {
+		parts, err = compressBy(said.compressor, parts)
 	}
-	return st.end(parts, err, true)
+	return st.end(parts, err, said, true)
 }
 
 // end ends a Method's call; tell says that its Sent is called.
-func (st *Stream) end(parts mem.BufferSlice, err error, tell bool) infer.Flusher {
-	trailer, compressor := st.said()
+func (st *Stream) end(parts mem.BufferSlice, err error, said said, tell bool) infer.Flusher {
 	c, again := st.c, st.again
 	c.mu.Lock()
 	gone := st.gone || c.ended != nil
-	st.answerLocked(parts, err, trailer, compressor)
+	st.answerLocked(parts, err, said)
 	switch {
 	case !tell || gone:
 	case st.queued:

@@ -50,7 +50,7 @@ func (t *table) get(id uint32) *Stream {
 
 // put adds a stream that is not in it.
 func (t *table) put(st *Stream) {
-	if t.n >= len(t.slots) {
+	if 2*t.n >= len(t.slots) { // so that hardly two share a slot
 		t.grow()
 	}
 	at := t.slot(st.id)

@@ -156,11 +156,9 @@ func (c *Context) End(err error) {
 }
 
 // Renew makes a context that has ended another one, which has not. Its owner must know
-// that nobody looks at it any more. False: it has not ended, or its timer went off, which may
-// end it at any moment.
+// that nobody looks at it any more, so it needs no lock. False: it has not ended, or its timer
+// went off, which may end it at any moment.
 func (c *Context) Renew() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.err == nil || c.late {
 		return false
 	}

@@ -72,3 +72,41 @@ func TestShortTimeout(t *testing.T) {
 		}
 	}
 }
+
+// A context is used again with what it had forgotten, its timer included; not before its
+// end, and not when its time was up.
+func TestRenew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c Context
+		if c.Renew() {
+			t.Error("renewed before its end")
+		}
+		for i := range 3 {
+			if i != 1 {
+				c.SetTimeout(time.Second)
+			}
+			if _, timed := c.Deadline(); timed != (i != 1) || c.Err() != nil {
+				t.Errorf("time %d: timed %v, err %v", i, timed, c.Err())
+			}
+			time.Sleep(900 * time.Millisecond)
+			select {
+			case <-c.Done():
+				t.Errorf("time %d: ended too early", i)
+			default:
+			}
+			c.End(context.Canceled)
+			if !c.Renew() {
+				t.Errorf("time %d: not renewed", i)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		if c.Err() != nil {
+			t.Errorf("ended by an old timer: %v", c.Err())
+		}
+		c.SetTimeout(time.Second)
+		time.Sleep(2 * time.Second)
+		if c.Err() != context.DeadlineExceeded || c.Renew() {
+			t.Errorf("err %v, and renewed", c.Err())
+		}
+	})
+}

@@ -1,0 +1,223 @@
+package h2
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// tagger is a Method that answers with its call's tag and its message, and with the tag in
+// a trailer, at once or later, and notices a context that is not its call's.
+type tagger struct {
+	memory *heap
+	reused atomic.Int64
+	odd    atomic.Int64 // calls whose context had ended before they began
+}
+
+type taggedCall struct {
+	m      *tagger
+	st     *Stream
+	memory *infer.Buffer
+	tag    string
+	ok     bool
+}
+
+func (m *tagger) Begin(ctx context.Context, old Call) (Call, error) {
+	call, ok := old.(*taggedCall)
+	if ok {
+		m.reused.Add(1)
+	} else {
+		call = &taggedCall{}
+	}
+	st, _ := FromContext(ctx)
+	if at, timed := st.Deadline(); st.Err() != nil || timed && time.Until(at) > time.Minute {
+		m.odd.Add(1)
+	}
+	*call = taggedCall{m: m, st: st, tag: st.Header("tag")}
+	return call, nil
+}
+
+func (c *taggedCall) Memory(n int64, _ []byte) (*infer.Buffer, error) { return c.m.memory.Body(n) }
+
+func (c *taggedCall) Start(memory *infer.Buffer, message []byte) func() {
+	c.memory = memory
+	answer := func() {
+		part := mem.SliceBuffer(c.tag + " " + string(message))
+		c.memory.Release()
+		if c.ok = c.st.Err() == nil; !c.ok {
+			infer.Flush(c.st.Answer(nil, status.FromContextError(c.st.Err()).Err()))
+			return
+		}
+		c.st.SetTrailer("tag", c.tag)
+		infer.Flush(c.st.Answer(mem.BufferSlice{part}, nil))
+	}
+	switch c.st.Header("do") {
+	case "later":
+		go answer()
+	case "wait":
+		return answer
+	default:
+		answer()
+	}
+	return nil
+}
+
+func (c *taggedCall) Sent() bool { return c.ok }
+
+func (c *taggedCall) Abort(error) {}
+
+// startTagger adds a tagger to a server.
+func startTagger(t *testing.T) (*fixture, *tagger) {
+	f := start(t, nil)
+	m := &tagger{memory: f.memory}
+	f.s.methods["/test.Echo/Tag"] = &method{name: "/test.Echo/Tag", hot: m} // nobody has called yet
+	return f, m
+}
+
+// TestMemoryIsUsedAgain sees that calls one after the other use memory again, whatever is
+// between them that can't be.
+func TestMemoryIsUsedAgain(t *testing.T) {
+	f, m := startTagger(t)
+	c := hello(t, f)
+	kept := 0
+	for i := 0; i < 50 || i < 5000 && (m.reused.Load() < 10 || kept == 0); i++ {
+		id := uint32(2*i + 1)
+		do := []string{"now", "later", "now", "wait", "now"}[i%5]
+		c.together(func() { c.call(id, "x", ":path", "/test.Echo/Tag", "tag", fmt.Sprint(i), "do", do) })
+		if got, want := c.outcome(id), fmt.Sprintf("0 %d x", i); got != want {
+			t.Fatalf("call %d: got %q, want %q", i, got, want)
+		}
+		kept = asNew(t, f.s.conns.All()[0])
+	}
+	if m.reused.Load() < 10 || kept == 0 {
+		t.Errorf("%d calls used memory again, %d are kept", m.reused.Load(), kept)
+	}
+}
+
+// together sends frames in one piece: a call whose message comes behind its head in time
+// waits on a goroutine, and leaves no memory.
+func (c *rawConn) together(send func()) {
+	c.t.Helper()
+	var b bytes.Buffer
+	fr := c.fr
+	c.fr = http2.NewFramer(&b, c.nc)
+	send()
+	c.fr = fr
+	c.write(b.String())
+}
+
+// asNew sees that what a connection keeps of its calls is as new, and says how many those are.
+func asNew(t *testing.T, c *conn) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, st := range c.free {
+		if !reflect.DeepEqual(&st.record, &record{c: c}) || st.Err() != nil {
+			t.Errorf("got %+v", &st.record)
+		}
+	}
+	return len(c.free)
+}
+
+// TestWhatWasResetIsNotUsedAgain resets a call whose answer waits for its window: who reset
+// it may look at it once more.
+func TestWhatWasResetIsNotUsedAgain(t *testing.T) {
+	f, m := startTagger(t)
+	c := hello(t, f, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 3})
+	c.together(func() {
+		c.call(1, "too long for the window", ":path", "/test.Echo/Tag", "tag", "a", "do", "now")
+		c.must(c.fr.WriteRSTStream(1, http2.ErrCodeCancel))
+		c.must(c.fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20}))
+		c.call(3, "y", ":path", "/test.Echo/Tag", "tag", "b", "do", "now")
+	})
+	if got := c.outcome(3); got != "0 b y" {
+		t.Fatalf("got %q", got)
+	}
+	cn := f.s.conns.All()[0]
+	kept := 0
+	poll(t, "the second one's memory is kept", func() bool {
+		cn.mu.Lock()
+		defer cn.mu.Unlock()
+		kept = len(cn.free)
+		return kept > 0
+	})
+	if kept != 1 || m.reused.Load() != 0 {
+		t.Errorf("the memory of %d calls is kept, %d were used again", kept, m.reused.Load())
+	}
+}
+
+// TestCallsAreNotMixedUp has many calls on few connections, of which some are reset, some
+// run out of time and some have answers that wait for a window: each hears its own.
+func TestCallsAreNotMixedUp(t *testing.T) {
+	f, m := startTagger(t)
+	var wg sync.WaitGroup
+	var served atomic.Int64
+	for i := range 2 {
+		cc := f.dial(t, grpc.WithStaticStreamWindowSize(65535))
+		for k := range 12 {
+			draw := rand.New(rand.NewPCG(uint64(i), uint64(k)))
+			wg.Go(func() {
+				for n := range 60 {
+					tag := fmt.Sprintf("%d-%d-%d", i, k, n)
+					if oneTagged(t, cc, draw, tag) {
+						served.Add(1)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if n := m.odd.Load(); n > 0 {
+		t.Errorf("%d calls began with another's end or deadline", n)
+	}
+	if served.Load() < 500 || m.reused.Load() < 20 {
+		t.Errorf("%d calls were served, %d used memory again", served.Load(), m.reused.Load())
+	}
+}
+
+// oneTagged makes one call and looks at its answer; false: it was not served.
+func oneTagged(t *testing.T, cc *grpc.ClientConn, draw *rand.Rand, tag string) bool {
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "tag", tag, "do", []string{"now", "later", "wait"}[draw.IntN(3)])
+	switch draw.IntN(4) {
+	case 0:
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(draw.IntN(20_000))*time.Microsecond)
+		defer cancel()
+	case 1:
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 30*time.Second)
+		defer cancel()
+	}
+	body := []byte(tag)
+	if draw.IntN(10) == 0 {
+		body = make([]byte, 100<<10) // its answer does not fit the window
+	}
+	var out []byte
+	var trailer metadata.MD
+	err := cc.Invoke(ctx, "/test.Echo/Tag", &body, &out, grpc.Trailer(&trailer))
+	switch code := status.Code(err); {
+	case code == codes.DeadlineExceeded || code == codes.Canceled:
+		return false
+	case err != nil:
+		t.Errorf("%s: %v", tag, err)
+		return false
+	}
+	if string(out) != tag+" "+string(body) || len(trailer["tag"]) != 1 || trailer["tag"][0] != tag {
+		t.Errorf("%s: got %.40q of %d bytes, trailer %v", tag, out, len(out), trailer)
+	}
+	return true
+}
