@@ -221,3 +221,19 @@ func oneTagged(t *testing.T, cc *grpc.ClientConn, draw *rand.Rand, tag string) b
 	}
 	return true
 }
+
+// TestRestKeepsNoMemory sees that a connection which rests gives back what its calls left.
+func TestRestKeepsNoMemory(t *testing.T) {
+	f := start(t, func(c *Config) { c.WriteTimeout = 100 * time.Millisecond })
+	c := hello(t, f)
+	c.together(func() { c.call(1, "x", "do", "now") })
+	if got := c.outcome(1); got != "0 x" {
+		t.Fatalf("got %q", got)
+	}
+	poll(t, "nothing is kept", func() bool {
+		cn := f.s.conns.All()[0]
+		cn.mu.Lock()
+		defer cn.mu.Unlock()
+		return cn.free == nil && infer.Now()-cn.heard.Load() > int64(cn.watchEvery())
+	})
+}

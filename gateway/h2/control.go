@@ -372,6 +372,9 @@ func (c *conn) watch() {
 	if !stuck && !dead {
 		c.alive.Reset(c.watchEvery())
 	}
+	if silent > int64(c.watchEvery()) && c.streams.n == 0 {
+		c.free = nil // it rests
+	}
 	kick := silent > int64(c.watchEvery()) && c.streams.n+len(c.stale) > 0
 	c.mu.Unlock()
 	for _, st := range late {

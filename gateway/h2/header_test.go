@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"reflect"
+	"strconv"
 	"testing"
 
 	"golang.org/x/net/http2/hpack"
@@ -184,4 +185,39 @@ func FuzzSteady(f *testing.F) {
 			}
 		}
 	})
+}
+
+// BenchmarkHeaders is one call's head of a client whose encoder keeps a table: the same
+// each time, and with a deadline, which makes every block another one.
+func BenchmarkHeaders(b *testing.B) {
+	for name, timed := range map[string]bool{"same": false, "timed": true} {
+		var buf bytes.Buffer
+		e := hpack.NewEncoder(&buf)
+		blocks := make([][]byte, 500)
+		for i := range blocks {
+			fields := request("user-agent", "grpc-go/1.70.0")
+			if timed {
+				fields = append(fields, timeoutName, strconv.Itoa(900000+i)+"u")
+			}
+			buf.Reset()
+			for k := 0; k < len(fields); k += 2 {
+				if err := e.WriteField(hpack.HeaderField{Name: fields[k], Value: fields[k+1]}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			blocks[i] = bytes.Clone(buf.Bytes())
+		}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			var r *headerReader
+			for i := 0; b.Loop(); i++ {
+				if i%len(blocks) == 0 {
+					r = newHeaderReader(64 << 10)
+				}
+				if _, err := r.read(blocks[i%len(blocks)]); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }
