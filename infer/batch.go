@@ -16,6 +16,8 @@ type Batch struct {
 	// on the stack. The last has More false; after it the instance is free. It must
 	// return soon: no encoding, no I/O.
 	Deliver func(*Result)
+	// Woke is set by Deliver where it has made a goroutine ready; see Burst.Woke.
+	Woke bool
 
 	// Transport is for the Executor alone.
 	Transport any

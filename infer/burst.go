@@ -1,6 +1,9 @@
 package infer
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // Burst gathers whom a reader has given requests to, so that what arrived together is
 // executed together: a batch is formed when the reader finds nothing more to read, not for
@@ -15,6 +18,8 @@ type Burst struct {
 	adds  int   // since then
 	n     int   // in due
 	due   [4]Dispatcher
+
+	woke atomic.Bool
 }
 
 // Dispatcher has requests that wait until a burst is over. It can be compared.
@@ -67,6 +72,18 @@ func (b *Burst) Add(d Dispatcher, now int64) bool {
 	b.n++
 	return true
 }
+
+// Woke says that the reader's goroutine has made another one ready, or may have: that one
+// waits for the reader's processor, so the reader yields before it waits in the kernel.
+// b may be nil.
+func (b *Burst) Woke() {
+	if b != nil {
+		b.woke.Store(true)
+	}
+}
+
+// Yields tells once of all calls of Woke.
+func (b *Burst) Yields() bool { return b.woke.Load() && b.woke.Swap(false) }
 
 // Holds says that somebody waits for the burst's end.
 func (b *Burst) Holds() bool {

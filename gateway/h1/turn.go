@@ -83,6 +83,7 @@ func (c *conn) driveLocked() {
 		c.deadline(time.Now().Add(restTime))
 	}
 	c.s.conns.Resume(c, (*conn).serve)
+	c.woke()
 }
 
 // dressLocked gives a connection its net.Conn again. Where that fails it is at its end.

@@ -61,6 +61,7 @@ type conn struct {
 	inFrame    bool   // reading a frame's payload
 	kicked     bool   // watch woke the reader
 	unread     bool   // nothing has come since it was parked
+	bound      bool   // it can't be parked
 	swept      int64  // when expire ran last
 	called     uint32 // streams that the peer opened
 	news       bool   // something was queued that nobody is about to write

@@ -139,6 +139,7 @@ func (c *conn) dispatch(st *Stream) {
 	c.calls++
 	c.mu.Unlock()
 	c.s.crew.run(st)
+	c.gather.Woke()
 }
 
 // data takes a DATA frame.
@@ -325,11 +326,16 @@ func (c *conn) complete(st *Stream) {
 	st.spoke()
 	if st.method.streams() {
 		st.inbox.put(st, in)
+		c.gather.Woke()
 		*in = incoming{}
 		return
 	}
 	in.complete = true
-	if st.dispatched && !st.arrive(nil) {
+	if !st.dispatched {
+		return
+	}
+	c.gather.Woke()
+	if !st.arrive(nil) {
 		c.drop(in)
 	}
 }
@@ -372,6 +378,7 @@ func (c *conn) endStream(st *Stream) error {
 			return nil
 		}
 		st.inbox.end(st, io.EOF)
+		c.gather.Woke()
 	case st.in.have == 0:
 		c.fail(st, errNone)
 	case !st.in.complete:

@@ -42,6 +42,7 @@ func (c *conn) start(st *Stream) {
 	if rest := st.startCall(memory, data); rest != nil {
 		st.rest, st.again = rest, false
 		c.s.crew.run(st)
+		c.gather.Woke()
 		return
 	}
 	before := st.life.Or(callReturned)

@@ -38,7 +38,7 @@ const comes = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET
 // park leaves the connection to the loop. The reading goroutine calls it between frames,
 // when it has used up what it has read, and ends when it is told true.
 func (c *conn) park() bool {
-	if c.at == nil || c.taker == nil || c.r != c.w || c.blockHead.length > 0 || c.kicked || c.unread {
+	if c.at == nil || c.bound || c.taker == nil || c.r != c.w || c.blockHead.length > 0 || c.kicked || c.unread {
 		return false
 	}
 	c.mu.Lock()
@@ -59,7 +59,7 @@ func (c *conn) park() bool {
 	}
 	fd, err := listen.Bare(c.nc)
 	if err != nil {
-		c.at = nil // nothing was changed
+		c.bound = true // nothing was changed
 		return false
 	}
 	c.fd, c.nc, c.try, c.taker = fd, nil, nil, nil
@@ -68,7 +68,7 @@ func (c *conn) park() bool {
 	c.buf, c.r, c.w = nil, 0, 0
 	if c.at.Control(unix.EPOLL_CTL_ADD, fd, c.id, comes) != nil {
 		c.dressLocked()
-		c.buf, c.at = make([]byte, readBuffer), nil
+		c.buf, c.bound = make([]byte, readBuffer), true
 		return false
 	}
 	return true
@@ -85,6 +85,7 @@ func (c *conn) driveLocked() {
 	}
 	c.dressLocked()
 	c.s.conns.Resume(c, (*conn).serve)
+	c.woke()
 }
 
 // dressLocked gives it its net.Conn again.

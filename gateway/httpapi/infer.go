@@ -125,6 +125,7 @@ func (a *API) startInfer(ctx context.Context, call *Call, rt route, reply *Reply
 		x.started = false
 		if call.Inline {
 			go wait()
+			call.Burst.Woke()
 		} else {
 			wait()
 		}

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -31,8 +32,9 @@ type Handler interface {
 
 // Source has news that come through memory.
 type Source = interface {
-	// Run serves what there is. False: it has ended, and is not called again.
-	Run() (more bool)
+	// Run serves what there is. more is false when it has ended and is not to be called
+	// again; woke says that it has made a goroutine ready.
+	Run() (more, woke bool)
 	// Ready says that there is something to run for. Once it has said no, its descriptor
 	// tells when there is.
 	Ready() bool
@@ -189,7 +191,10 @@ func (l *Loop) event(h Handler, events uint32, buf []byte) {
 func (l *Loop) news(s Source) (more bool) {
 	defer l.survive()
 	more = true
-	more = s.Run()
+	var woke bool
+	if more, woke = s.Run(); woke {
+		l.burst.Woke()
+	}
 	return more
 }
 
@@ -208,6 +213,9 @@ func (l *Loop) wait(events []unix.EpollEvent) (int, error) {
 		}
 	}
 	l.burst.Close()
+	if l.burst.Yields() {
+		runtime.Gosched() // the processor goes with this goroutine into the kernel
+	}
 	l.adopt()
 	for _, s := range l.sources {
 		if s.Ready() {

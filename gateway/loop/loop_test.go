@@ -129,7 +129,7 @@ func (s *source) Ready() bool {
 	return s.left.Load() != 0
 }
 
-func (s *source) Run() bool {
+func (s *source) Run() (more, woke bool) {
 	s.armed.Store(false)
 	if s.panics {
 		s.panics = false
@@ -138,7 +138,7 @@ func (s *source) Run() bool {
 	n := s.left.Load()
 	if n < 0 {
 		close(s.ended)
-		return false
+		return false, false
 	}
 	if n > 0 {
 		s.left.Add(-1)
@@ -147,7 +147,7 @@ func (s *source) Run() bool {
 			s.tracked.Dispatch()
 		}
 	}
-	return true
+	return true, false
 }
 
 func (s *source) add(t *testing.T, n int64) {

@@ -54,8 +54,9 @@ type Ears interface {
 
 // Source is what Ears run, never two calls at a time.
 type Source = interface {
-	// Run serves what there is, and does not wait. False: it has ended.
-	Run() (more bool)
+	// Run serves what there is, and does not wait. more is false when it has ended; woke
+	// says that it has made a goroutine ready.
+	Run() (more, woke bool)
 	// Ready says that there is something to run for. Once it has said no, its descriptor
 	// tells when there is.
 	Ready() bool

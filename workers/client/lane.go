@@ -144,7 +144,7 @@ func (l *laneLink) run() error {
 			return err
 		}
 		for i := range buf[:n] {
-			if err := l.complete(&buf[i]); err != nil {
+			if _, err := l.complete(&buf[i]); err != nil {
 				return err
 			}
 		}
@@ -163,47 +163,50 @@ type laneSource struct {
 func (s *laneSource) Ready() bool { return s.memory.lane.Arm() }
 
 // Run is loop.Source's: it delivers what there is.
-func (s *laneSource) Run() (more bool) {
+func (s *laneSource) Run() (more, woke bool) {
 	n, err := s.memory.lane.Poll(s.buf[:])
 	for i := 0; i < n && err == nil; i++ {
-		err = s.complete(&s.buf[i])
+		var told bool
+		told, err = s.complete(&s.buf[i])
+		woke = woke || told
 	}
 	if err == nil {
-		return true
+		return true, woke
 	}
 	if errors.Is(err, shm.ErrClosed) {
 		err = nil
 	}
 	s.ears.Detach(s.memory.lane.Bell())
 	s.ended(err)
-	return false
+	return false, true
 }
 
-// complete delivers one result. An error says what the worker did wrong.
-func (l *laneLink) complete(c *shm.Completion) error {
+// complete delivers one result; woke is its batch's. An error says what the worker did
+// wrong.
+func (l *laneLink) complete(c *shm.Completion) (woke bool, err error) {
 	e := l.boxes[c.Mailbox].Load()
 	if e == nil {
-		return fmt.Errorf("a result came from mailbox %d, which has no instance", c.Mailbox)
+		return false, fmt.Errorf("a result came from mailbox %d, which has no instance", c.Mailbox)
 	}
 	b := e.find(c.Batch)
 	if b == nil {
-		return fmt.Errorf("a result came for batch %d, which mailbox %d does not have", c.Batch, c.Mailbox)
+		return false, fmt.Errorf("a result came for batch %d, which mailbox %d does not have", c.Batch, c.Mailbox)
 	}
 	if c.Fault != 0 {
 		err := infer.Refusef(infer.Unavailable, infer.ReasonMemory, "the worker had no memory left for the result")
 		e.finish(b, &infer.Result{Err: err})
-		return nil
+		return b.Woke, nil
 	}
 	r, err := l.receive(e, c, b)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if r.result.More {
 		b.Deliver(&r.result)
-		return nil
+		return b.Woke, nil
 	}
 	e.finish(b, &r.result)
-	return nil
+	return b.Woke, nil
 }
 
 func (l *laneLink) receive(e *executor, c *shm.Completion, b *infer.Batch) (*received, error) {

@@ -135,6 +135,9 @@ func (d *Driver) deliver(it *item) infer.Flusher {
 		resp, err := d.reply(it, &p)
 		if err == nil && it.to.Large(resp) {
 			it.refs.Add(1)
+			if p.batch != nil {
+				p.batch.Woke = true
+			}
 			go d.deliverLarge(it, p.final, resp)
 			return nil
 		}
