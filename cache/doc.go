@@ -17,10 +17,10 @@
 // before classes and the client's shapes are made of them; so one entry serves every
 // class count, and classification is not part of the form.
 //
-// Two hashes are made of it. In this process a keyed universal hash over the input
-// bytes and SHA-256 over its output, 256 bits (hash.go); its key is random, is made
-// when the process starts and never leaves it, so nobody can look for two requests with
-// one hash. Between processes SHA-256 all the way.
+// Two hashes are made of it. In this process a keyed universal hash over the input bytes
+// and, under another key, over the form with its output, 256 bits (hash.go); the keys are
+// random, are made when the process starts and never leave it, so nobody can look for two
+// requests with one hash. Between processes SHA-256 all the way.
 //
 // Everything exported is safe for concurrent use unless it says otherwise. Locks are
 // those of shards and are held for map operations only.
