@@ -9,12 +9,12 @@ import (
 // executed together: a batch is formed when the reader finds nothing more to read, not for
 // the first request that it has read. The zero value is closed, and gathers nothing.
 //
-// The reader opens it when something has come, and must close it before it waits for
+// The reader opens it whenever something has come, and must close it before it waits for
 // anything. Others may add to it.
 type Burst struct {
 	mu    sync.Mutex
 	open  bool
-	since int64 // when the first was added since it was opened, or since one was refused
+	since int64 // when the first of due came
 	adds  int   // since then
 	n     int   // in due
 	due   [4]Dispatcher
@@ -34,16 +34,20 @@ const (
 	burstTime = 200_000 // ns
 )
 
-// Open begins a burst.
+// Open begins a burst, or goes on with one: one that has lasted long enough ends before.
 func (b *Burst) Open() {
 	b.mu.Lock()
+	late := b.n > 0 && Now()-b.since >= burstTime
 	b.open = true
 	b.mu.Unlock()
+	if late {
+		b.dispatch(true)
+	}
 }
 
-// Add says that d has got a request at a time, on the clock of Now, and is told at the end of
-// the burst. False: it has to dispatch at once, as there is no burst (also where b is nil),
-// or it has lasted long enough.
+// Add says that d has got something to do at a time, on the clock of Now, and is told at the
+// end of the burst. False: it has to dispatch at once, as there is no burst (also where b is
+// nil), or it has lasted long enough.
 func (b *Burst) Add(d Dispatcher, now int64) bool {
 	if b == nil {
 		return false
@@ -53,11 +57,10 @@ func (b *Burst) Add(d Dispatcher, now int64) bool {
 	if !b.open {
 		return false
 	}
-	if b.adds == 0 {
-		b.since = now
+	if b.n == 0 {
+		b.since, b.adds = now, 0
 	}
 	if b.adds++; b.adds >= burstMost || now-b.since >= burstTime {
-		b.adds = 0
 		return false
 	}
 	for _, have := range b.due[:b.n] {
@@ -93,11 +96,13 @@ func (b *Burst) Holds() bool {
 }
 
 // Close ends the burst, if there is one.
-func (b *Burst) Close() {
+func (b *Burst) Close() { b.dispatch(false) }
+
+func (b *Burst) dispatch(open bool) {
 	b.mu.Lock()
 	due, n := b.due, b.n
 	clear(b.due[:n])
-	b.open, b.n, b.adds = false, 0, 0
+	b.open, b.n = open, 0
 	b.mu.Unlock()
 	for _, d := range due[:n] {
 		d.Dispatch()

@@ -42,13 +42,29 @@ func TestBurstBounds(t *testing.T) {
 	if held != burstMost-1 {
 		t.Errorf("%d requests are held", held)
 	}
-	if !b.Add(d, 5) || !b.Add(d, 4+burstTime) || b.Add(d, 5+burstTime) || !b.Add(d, 6+burstTime) {
+	b.Close()
+	b.Open()
+	if !b.Add(d, 5) || !b.Add(d, 4+burstTime) || b.Add(d, 5+burstTime) {
 		t.Error("the time counts from the first that is held")
 	}
 	b.Close()
-	if d.n != 1 {
+	if d.n != 2 {
 		t.Errorf("told %d times", d.n)
 	}
+	b.Open()
+	b.Add(d, Now())
+	b.Open()
+	if d.n != 2 || !b.Holds() {
+		t.Error("a burst that goes on is not over")
+	}
+	b.Close()
+	b.Open()
+	b.Add(d, Now()-burstTime)
+	b.Open()
+	if d.n != 4 || b.Holds() || !b.Add(d, Now()) {
+		t.Error("a reader that always finds more to read holds a burst for ever")
+	}
+	b.Close()
 	b.Open()
 	for range len(b.due) {
 		if !b.Add(&dispatched{}, 0) {
