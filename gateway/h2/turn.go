@@ -14,7 +14,9 @@ import (
 
 // A connection whose calls are small is read by a loop, without a goroutine of its own: it
 // is parked. Whatever takes long, or has to wait, gives it its goroutine again: a large
-// frame, a peer that takes no answers, the connection's end.
+// frame, a peer that takes no answers, the connection's end. One of a Unix socket is never
+// parked: with its bytes descriptors may come, which the kernel closes in the read that drops
+// them, and that takes as long as the peer likes (see listen's bound of such connections).
 
 // settledAfter is after how many small calls in a row a connection is parked. One that had
 // a large message or answer has to make more of them.
@@ -38,7 +40,7 @@ const comes = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET
 // park leaves the connection to the loop. The reading goroutine calls it between frames,
 // when it has used up what it has read, and ends when it is told true.
 func (c *conn) park() bool {
-	if c.at == nil || c.bound || c.taker == nil || c.r != c.w || c.blockHead.length > 0 || c.kicked || c.unread {
+	if c.at == nil || c.bound || c.caller.unix || c.taker == nil || c.r != c.w || c.blockHead.length > 0 || c.kicked || c.unread {
 		return false
 	}
 	c.mu.Lock()
