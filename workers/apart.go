@@ -135,8 +135,9 @@ func (x *execution) show(i int) {
 }
 
 // executeApart executes the requests one by one. Their answers are what the batch's would
-// be; the times of all are summed, as it is one execution.
-func (inst *instance) executeApart(x *execution, made backend.Instance) {
+// be; the times of all are summed, as it is one execution. It counts the rows that were
+// computed.
+func (inst *instance) executeApart(x *execution, made backend.Instance) (rows int) {
 	for i := range x.requests {
 		r := &x.requests[i]
 		if r.answered {
@@ -147,35 +148,43 @@ func (inst *instance) executeApart(x *execution, made backend.Instance) {
 			continue
 		}
 		x.show(i)
-		begin := infer.Now()
-		x.inputEnd, x.inferEnd = 0, 0
+		x.start, x.inputEnd, x.inferEnd = infer.Now(), 0, 0
 		err := inst.call(x, made)
-		if err != nil && !r.answered {
+		switch {
+		case err == nil:
+		case r.answered:
+			inst.log.Warn("a backend failed after it had answered a request", "error", err)
+		default:
 			x.fail(i, err)
 		}
-		x.spend(begin, infer.Now())
+		if r.answered && !r.failed {
+			rows += r.wire.Rows
+		}
+		x.spend(infer.Now())
 	}
 	x.window = noWindow
+	return rows
 }
 
 // spend adds the times of one request.
-func (x *execution) spend(begin, end int64) {
+func (x *execution) spend(end int64) {
 	if x.inputEnd == 0 {
-		x.inputEnd = begin
+		x.inputEnd = x.start
 	}
 	if x.inferEnd == 0 {
 		x.inferEnd = end
 	}
-	x.spent.Input += x.inputEnd - begin
+	x.spent.Input += x.inputEnd - x.start
 	x.spent.Infer += max(x.inferEnd-x.inputEnd, 0)
 	x.spent.Output += end - x.inferEnd
 }
 
 // measure tells the instance's choice how long a batch took that could have been executed
-// both ways.
-func (x *execution) measure() {
-	if x.measured {
-		x.inst.choice.took(len(x.requests), x.batch.Rows, x.apart, time.Duration(infer.Now()-x.start))
+// both ways. What was not computed, since nobody waited for it or it failed, counts for
+// nothing: a client who cancels makes no kind look faster than it is.
+func (x *execution) measure(rows int) {
+	if x.measured && rows > 0 {
+		x.inst.choice.took(len(x.requests), rows, x.apart, time.Duration(infer.Now()-x.began))
 	}
 }
 

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -204,5 +206,127 @@ func TestApartNot(t *testing.T) {
 			}
 			g.lane.Release(c.Token)
 		})
+	}
+}
+
+// What a backend says of its phases is said of the request that it sees: a backend that names
+// the end of the computation alone has no input phase, whenever its turn came.
+func TestApartTimes(t *testing.T) {
+	const each = 5 * time.Millisecond
+	s := &scripted{}
+	s.execute.Store(func(b backend.Batch) error {
+		for end := time.Now().Add(each); time.Now().Before(end); {
+		}
+		b.InferDone()
+		return echo(b)
+	})
+	g := startLocal(t, workers.Config{}, scriptedDeps(s), 16<<20)
+	g.hello(t, true)
+	g.load(t, loadRequest(1, fp32Config(nil), 0))
+	b, data := apartBatch(7, 1, 1, 1, 1)
+	p := g.layOut(t, b, data...)
+	begin := time.Now()
+	g.post(0, p) // the first batch is executed one by one
+	c, res := g.result(t)
+	took, got := time.Since(begin), res.Compute
+	if got.Input < 0 || got.Output < 0 || got.Infer < int64(4*each) || got.Input+got.Infer+got.Output > int64(took) {
+		t.Errorf("a batch that took %v has the times %+v", took, got)
+	}
+	g.lane.Release(c.Token)
+}
+
+// Where the response memory is short in the middle of a batch, the batch waits once, and the
+// requests that had room have their answers.
+func TestApartFullMemory(t *testing.T) {
+	const wait = 300 * time.Millisecond
+	s := &scripted{}
+	s.execute.Store(echo)
+	g := startLocal(t, workers.Config{MemoryWait: wait}, scriptedDeps(s), 1<<20+64<<10)
+	g.hello(t, true)
+	g.load(t, loadRequest(1, fp32Config(nil), 0))
+	b, data := apartBatch(7, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+	p := g.layOut(t, b, data...)
+	begin := time.Now()
+	g.post(0, p)
+	c, res := g.result(t)
+	if took := time.Since(begin); took > 3*wait {
+		t.Errorf("the batch took %v, where memory is waited for for %v", took, wait)
+	}
+	good, refused := 0, 0
+	for i, got := range g.answersOf(t, b, res) {
+		switch {
+		case got == string(data[i]):
+			good++
+		case strings.HasPrefix(got, "error: "):
+			refused++
+		}
+	}
+	if good < 2 || refused < 2 || good+refused != len(data) {
+		t.Errorf("%d requests of %d have their answers, %d were refused: %+v", good, len(data), refused, c)
+	}
+	for _, r := range res.Responses {
+		if r.Err != "" && r.Reason != infer.ReasonMemory {
+			t.Errorf("request %d was refused for %q: %s", r.Index, r.Reason, r.Err)
+		}
+	}
+	g.lane.Release(c.Token)
+}
+
+// Requests that were cancelled, or failed, don't make one kind look faster than it is.
+func TestApartHostile(t *testing.T) {
+	s := &scripted{}
+	var whole, apart atomic.Int64
+	s.execute.Store(func(b backend.Batch) error { // takes as long for one as for all
+		for end := time.Now().Add(500 * time.Microsecond); time.Now().Before(end); {
+		}
+		if len(b.Requests()) > 1 {
+			whole.Add(1)
+		} else {
+			apart.Add(1)
+		}
+		if b.Requests()[0].ID() == "bad" {
+			return errors.New("bad")
+		}
+		return echo(b)
+	})
+	g := startLocal(t, workers.Config{}, scriptedDeps(s), 16<<20)
+	g.hello(t, true)
+	g.load(t, loadRequest(1, fp32Config(nil), 0))
+	b, data := apartBatch(7, 1, 1, 1, 1)
+	p := g.layOut(t, b, data...)
+	run := func(cancelled int) {
+		for i := range b.Requests {
+			v := uint32(0)
+			if i < cancelled {
+				v = 1
+			}
+			atomic.StoreUint32((*uint32)(unsafe.Pointer(&p.flags[4*i])), v)
+		}
+		g.post(0, p)
+		c, _ := g.result(t)
+		g.lane.Release(c.Token)
+	}
+	for range 40 {
+		run(3)
+	}
+	whole.Store(0)
+	for range 20 {
+		run(0)
+	}
+	if whole.Load() < 16 {
+		t.Errorf("after cancellations %d of 20 batches are gathered, which is faster", whole.Load())
+	}
+	// A client whose requests fail all batches does not end the search for the faster kind.
+	b.Requests[0].ID = "bad"
+	g.load(t, loadRequest(2, fp32Config(nil), 1))
+	bad := g.layOut(t, b, data...)
+	apart.Store(0)
+	for range 40 {
+		g.post(1, bad)
+		c, _ := g.result(t)
+		g.lane.Release(c.Token)
+	}
+	if apart.Load() < 40 {
+		t.Errorf("of 40 batches that fail when gathered, %d requests were executed alone", apart.Load())
 	}
 }

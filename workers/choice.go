@@ -48,7 +48,7 @@ func (c *choice) next(requests int) (apart bool) {
 	p := c.pace(requests)
 	p.asked++
 	if p.apart.n < learnRuns || p.whole.n < learnRuns {
-		return p.apart.n <= p.whole.n
+		return p.asked%2 == 1 // in turns: batches that fail are not measured
 	}
 	apart = p.apart.value <= p.whole.value
 	if p.asked%probeRuns == 0 {

@@ -98,20 +98,24 @@ type execution struct {
 	window   int     // the request that the backend sees; noWindow: all of them
 	apart    bool    // requests are executed one by one
 	measured bool    // they could be
+	starved  bool    // memory was waited for in vain while they were
 	pieces   []piece // by input, then by request; valid if measured
 
+	// start is when the batch began, or the request that the backend sees.
 	start, inputEnd, inferEnd int64
+	began                     int64              // the batch
 	spent                     infer.ComputeTimes // of requests that were executed one by one
 }
 
 // prepare lays out the inputs and requests of x.batch. An error ends the batch.
 func (x *execution) prepare() error {
 	x.start, x.inputEnd, x.inferEnd = infer.Now(), 0, 0
+	x.began = x.start
 	x.final.reset(x.batch.ID)
 	x.part.reset(x.batch.ID)
 	x.blocks, x.outputs, x.shapes = x.blocks[:0], x.outputs[:0], x.shapes[:0]
 	x.open, x.cut = len(x.batch.Requests), false
-	x.window, x.apart, x.measured, x.spent = noWindow, false, false, infer.ComputeTimes{}
+	x.window, x.apart, x.measured, x.starved, x.spent = noWindow, false, false, false, infer.ComputeTimes{}
 	if err := x.prepareRequests(); err != nil {
 		return err
 	}
@@ -496,7 +500,7 @@ func (x *execution) Fail(i int, err error) error {
 }
 
 func (x *execution) fail(i int, err error) {
-	x.requests[i].answered = true
+	x.requests[i].answered, x.requests[i].failed = true, true
 	x.open--
 	x.final.result.Responses = append(x.final.result.Responses, wire.Response{
 		Index: i, Final: true, Code: infer.CodeOf(err), Reason: infer.ReasonOf(err), Err: textOf(err)})

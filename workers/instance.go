@@ -108,13 +108,15 @@ func (inst *instance) execute(x *execution, made backend.Instance) {
 	case x.allCancelled():
 		err = errCancelled()
 	case x.apart:
-		inst.executeApart(x, made)
+		rows := inst.executeApart(x, made)
 		inst.executions.Add(1)
-		x.measure()
+		x.measure(rows)
 	default:
 		err = inst.call(x, made)
 		inst.executions.Add(1)
-		x.measure()
+		if err == nil {
+			x.measure(x.batch.Rows)
+		}
 	}
 	x.finish(err)
 	if err := inst.transport.send(x, &x.final); err != nil {

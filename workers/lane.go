@@ -192,17 +192,20 @@ func (t *mailbox) close() {
 }
 
 // alloc takes memory from the response arena. While it is full it waits for the
-// gateway to give some back, for a bounded time and as long as somebody waits for x.
+// gateway to give some back, for a bounded time and as long as somebody waits for x. Requests
+// that are executed one by one wait once together: what they have is not given back before
+// all have ended.
 func (l *lane) alloc(x *execution, n int64) ([]byte, error) {
 	l.drain()
 	mem, err := l.Responses.Alloc(n)
-	if err == nil || n > l.Responses.Size() {
+	if err == nil || n > l.Responses.Size() || x.starved && x.window != noWindow {
 		return mem, err
 	}
 	const look = 10 * time.Millisecond
 	for end := time.Now().Add(l.wait); err != nil; mem, err = l.Responses.Alloc(n) {
 		left := time.Until(end)
 		if left <= 0 || x.allCancelled() || l.gone.Load() {
+			x.starved = x.window != noWindow
 			return nil, err
 		}
 		if l.Lane.WaitReleased(min(left, look)) {

@@ -15,6 +15,7 @@ type request struct {
 	wire     *wire.Request
 	first    int // its first row in the batch
 	answered bool
+	failed   bool // with an error
 	lost     bool // it was failed, and its backend does not know
 	inputs   []infer.Tensor
 }
