@@ -68,7 +68,7 @@ type TraceCall struct {
 	Admitted int64       // Now when identity and limits had decided; 0: they had not
 	Refused  error       // what they decided; nil: the call went on
 
-	Envelope Envelope // without its Header
+	Envelope Envelope // without its Header and Fields
 	End      End      // without its Request
 	Ended    int64
 }

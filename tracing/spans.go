@@ -148,7 +148,8 @@ func (t *Tracer) Close(env *infer.Envelope, end *infer.End) {
 	c := env.Trace.Call
 	c.Ended = infer.Now()
 	c.Envelope, c.End = *env, *end
-	c.Envelope.Header, c.Envelope.Certificate, c.Envelope.Admitted, c.Envelope.Trace = nil, nil, nil, nil
+	c.Envelope.Header, c.Envelope.Fields = nil, nil // the call's own memory, which may be another's now
+	c.Envelope.Certificate, c.Envelope.Admitted, c.Envelope.Trace = nil, nil, nil
 	if r := end.Request; r != nil {
 		if c.Envelope.Model == "" {
 			c.Envelope.Model = r.Model

@@ -191,6 +191,22 @@ func TestFamilyIsCompleteOnce(t *testing.T) {
 	}
 }
 
+// counted is the header of a call whose memory becomes another's.
+type counted struct{}
+
+func (counted) Count(string) int { return 1 }
+
+// What is kept of a call for its spans has nothing of the call's own memory.
+func TestNothingOfTheCallIsKept(t *testing.T) {
+	env := &infer.Envelope{Header: func(string) string { return "" }, Fields: counted{}, Trace: &infer.TraceFamily{Sink: func(*infer.TraceFamily) {}}}
+	f := env.Trace
+	f.Open(&infer.TraceCall{})
+	(&Tracer{}).Close(env, &infer.End{Request: &infer.Request{}})
+	if e := &f.Call.Envelope; e.Header != nil || e.Fields != nil || e.Trace != nil || f.Call.End.Request != nil {
+		t.Errorf("kept: %+v", f.Call)
+	}
+}
+
 func TestCarriedHeadersAreBounded(t *testing.T) {
 	tr, _ := spanTracer(func(s *Settings) { s.Export.Baggage = []string{"k"} })
 	env := envelope(infer.ActionInference, "m", headerParent, fromSampled, headerState, strings.Repeat("s", maxState+1), headerBaggage, strings.Repeat("b", maxBaggage))
