@@ -15,7 +15,7 @@ type starter interface {
 // Start is Infer for a front end that has no goroutine to wait on: to has the responses
 // and the end, maybe before Start returns. Where somebody must wait all the same — a
 // model whose answers keep an order or come in any number, an ensemble, a response that
-// is in no local cache, limits that are asked for over a network — wait is not nil, and the caller calls it once, on a goroutine
+// is in no local cache, or is and takes long to send, limits that are asked for over a network — wait is not nil, and the caller calls it once, on a goroutine
 // that may block; to's Done then comes before it returns.
 func (p *Pipeline) Start(ctx context.Context, req *infer.Request, to infer.Sink) (wait func()) {
 	if p.patient {
@@ -26,7 +26,7 @@ func (p *Pipeline) Start(ctx context.Context, req *infer.Request, to infer.Sink)
 	w, ok := p.walks.Get().(*walk)
 	if !ok {
 		w = &walk{p: p}
-		w.send = w.Send
+		w.send, w.hit = w.Send, w.sendHit
 	}
 	w.req, w.to = req, to
 	if err := w.begin(ctx); err != nil {
@@ -40,12 +40,17 @@ func (p *Pipeline) Start(ctx context.Context, req *infer.Request, to infer.Sink)
 			return func() { w.run(func() error { return p.executePlaced(ctx, m, req, w.send) }) }
 		}
 	} else if sub != nil {
-		rest, err := p.cache.Start(ctx, sub, c, req, w.send)
-		if rest == nil {
-			infer.Flush(w.Done(err))
-			return nil
+		w.early = true
+		rest, err := p.cache.Start(ctx, sub, c, req, w.hit)
+		w.early = false
+		switch {
+		case rest != nil:
+			return func() { w.run(rest) }
+		case w.large != nil:
+			return func() { w.run(w.sendLarge) }
 		}
-		return func() { w.run(rest) }
+		infer.Flush(w.Done(err))
+		return nil
 	}
 	if s, ok := m.(starter); ok && s.Start(ctx, req, w) {
 		return nil
@@ -61,6 +66,10 @@ type walk struct {
 	req  *infer.Request
 	to   infer.Sink
 	send infer.SendFunc // Send, made once
+	hit  infer.SendFunc // sendHit, made once
+
+	early bool            // the cache is asked by who must not be kept
+	large *infer.Response // a hit that was found then, and takes long to send
 }
 
 // begin are the steps before the cache. A panic of ours ends the one request.
@@ -124,6 +133,22 @@ func (w *walk) Send(resp *infer.Response) (err error) {
 		return err
 	}
 	return w.to.Send(resp)
+}
+
+// sendHit is Send, but for a large hit that the cache finds while it is asked by who must
+// not be kept: that one is left to who waits.
+func (w *walk) sendHit(resp *infer.Response) error {
+	if w.early && w.Large(resp) {
+		w.large = resp
+		return nil
+	}
+	return w.Send(resp)
+}
+
+func (w *walk) sendLarge() error {
+	resp := w.large
+	w.large = nil
+	return w.Send(resp)
 }
 
 // Done is infer.Sink's.

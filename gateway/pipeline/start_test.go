@@ -17,9 +17,10 @@ type sink struct {
 	err                    error
 	fails                  error
 	panics                 bool
+	large                  bool
 }
 
-func (s *sink) Large(*infer.Response) bool { return false }
+func (s *sink) Large(*infer.Response) bool { return s.large }
 
 func (s *sink) Send(r *infer.Response) error {
 	s.answers++
@@ -139,6 +140,27 @@ func TestStartLooksIntoTheCache(t *testing.T) {
 		if to.ends != 1 || to.answers != 1 || to.err != nil {
 			t.Errorf("request %d: %+v", i, to)
 		}
+	}
+}
+
+// A hit that takes long to send is sent by who waits, and its end comes then.
+func TestStartOfALargeHit(t *testing.T) {
+	m := &model{}
+	p := New(keepers{keeping{m, &cache.Subject{Model: "m", Version: "1", Load: 1}}})
+	p.Cache(cache.NewStep(local.New(local.Config{Size: 1 << 20})))
+	for i := range 3 {
+		to := sink{large: true}
+		wait := p.Start(t.Context(), &infer.Request{Model: "m"}, &to)
+		if wait == nil || to.answers != 0 || to.ends != 0 {
+			t.Fatalf("request %d: waits: %v, %+v", i, wait != nil, to)
+		}
+		wait()
+		if to.ends != 1 || to.answers != 1 || to.err != nil || to.flushes != 1 {
+			t.Errorf("request %d: %+v", i, to)
+		}
+	}
+	if want := []string{"validate", "do", "present", "done", "release"}; !slices.Equal(m.steps[:5], want) || slices.Contains(m.steps[5:], "do") {
+		t.Errorf("steps %q", m.steps)
 	}
 }
 
