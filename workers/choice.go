@@ -26,17 +26,23 @@ type pace struct {
 	apart, whole mean
 }
 
+// mean is the least of the first learnRuns measurements, the first of which are of what is
+// cold, and then follows the rest.
 type mean struct {
 	n     int
 	value float64
 }
 
 func (m *mean) add(v float64) {
-	if m.n >= learnRuns {
-		v = min(v, outlier*m.value)
-	}
 	m.n = min(m.n+1, meanRuns)
-	m.value += (v - m.value) / float64(m.n)
+	switch {
+	case m.n == 1:
+		m.value = v
+	case m.n <= learnRuns:
+		m.value = min(m.value, v)
+	default:
+		m.value += (min(v, outlier*m.value) - m.value) / float64(m.n)
+	}
 }
 
 func (c *choice) pace(requests int) *pace {

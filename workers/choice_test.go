@@ -42,13 +42,25 @@ func TestChoice(t *testing.T) {
 	if got := c.run(648, 8, costs(900*us, 180*us)); got != learnRuns+10 {
 		t.Errorf("where that is slower, %d of 648 batches were executed apart, want %d", got, learnRuns+10)
 	}
+	// One run while the kind is learnt that was cold, or put aside, is none of them.
+	var cold choice
+	n := 0
+	cold.run(2*learnRuns, 3, func(a bool) time.Duration {
+		if n++; n == 1 {
+			return time.Second
+		}
+		return costs(90*us, 180*us)(a)
+	})
+	if got := cold.run(60, 3, costs(90*us, 180*us)); got < 59 {
+		t.Errorf("after a cold run, %d of 60 batches were executed apart, which is faster", got)
+	}
 	// What changes is found out.
 	c.run(64*20, 3, costs(400*us, 180*us))
 	if got := c.run(640, 3, costs(400*us, 180*us)); got != 10 {
 		t.Errorf("once it is slower, %d of 640 batches are executed apart, want 10", got)
 	}
 	// Single batches that take long, because the thread was put aside, change nothing.
-	n := 0
+	n = 0
 	got := c.run(6400, 3, func(a bool) time.Duration {
 		if n++; n%100 == 0 {
 			return time.Second
