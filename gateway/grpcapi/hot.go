@@ -32,12 +32,34 @@ func (m hotInfer) Begin(ctx context.Context, old h2.Call) (h2.Call, error) {
 	h.shapes = h.dims[:0]
 	h.stream, _ = ctx.(*h2.Stream)
 	h.ctx = ctx
-	if err := h.open(); err != nil {
-		err = m.s.failed(ctx, "ModelInfer", &h.Request, err)
-		m.s.ended(&h.Call, err)
-		return nil, err
+	if err := h.admit(); err != nil {
+		return nil, &refusedCall{h, err}
 	}
 	return h, nil
+}
+
+// refusedCall is the end of a call that the pipeline did not open: h2's Refusal, since it is
+// logged.
+type refusedCall struct {
+	h *hotCall
+	error
+}
+
+// Tell implements h2.Refusal.
+func (r *refusedCall) Tell() error {
+	err := r.h.s.failed(r.h.ctx, "ModelInfer", &r.h.Request, r.error)
+	r.h.s.ended(&r.h.Call, err)
+	return err
+}
+
+// admit is open, of which a panic ends the one call.
+func (h *hotCall) admit() (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = infer.Recovered(p)
+		}
+	}()
+	return h.open()
 }
 
 // open fills in what is known of the call, and is the pipeline's Open, as far as it does not
@@ -192,7 +214,7 @@ func (h *hotCall) Send(r *infer.Response) error { return h.s.take(h.ctx, &h.Call
 func (h *hotCall) Done(err error) (f infer.Flusher) {
 	defer func() {
 		if p := recover(); p != nil {
-			go h.fail(infer.Recovered(p))
+			h.failAside(infer.Recovered(p))
 		}
 	}()
 	return h.end(h.s.settle(h.ctx, &h.Call, err))
@@ -204,13 +226,20 @@ func (h *hotCall) end(err error) infer.Flusher {
 	h.traceSending()
 	h.release()
 	if err != nil {
-		go h.fail(err)
+		h.failAside(err)
 		return nil
 	}
 	h.s.count(codes.OK)
 	h.told, h.spent = true, h.started // a request that was answered in full is read by no instance
 	h.s.ended(&h.Call, nil)
 	return h.stream.Answer(h.reply, nil)
+}
+
+// failAside is fail on a goroutine, which who reads may have to make room for.
+func (h *hotCall) failAside(err error) {
+	burst := h.Request.Burst
+	go h.fail(err)
+	burst.Woke()
 }
 
 func (h *hotCall) fail(err error) {

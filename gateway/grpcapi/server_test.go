@@ -52,6 +52,7 @@ type rig struct {
 	control  *fakeControl
 	bodies   *fakeBodies
 	load     Load // nil: none
+	failed   func(context.Context, string, *infer.Request, error)
 	client   inference.GRPCInferenceServiceClient
 	conn     *grpc.ClientConn
 	regions  *regions.Registry
@@ -67,7 +68,7 @@ func start(t *testing.T, options ...option) *rig {
 	for _, o := range options {
 		o(&cfg, r)
 	}
-	server, err := NewServer(t.Context(), cfg, Deps{Pipeline: r.pipeline, Control: r.control, Bodies: r.bodies, Load: r.load, Regions: r.regions})
+	server, err := NewServer(t.Context(), cfg, Deps{Pipeline: r.pipeline, Control: r.control, Bodies: r.bodies, Load: r.load, Regions: r.regions, Failed: r.failed})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,10 +10,19 @@ import (
 // methods are called for many calls at a time.
 type Method interface {
 	// Begin decides by the header alone whether a call may go on. It runs on the
-	// connection's goroutine and must not block. ctx is the Stream. An error answers the
-	// call. A Call that was begun gets either Start or Abort, once. old is a Call of this
+	// connection's goroutine, or one that serves many connections, and must not block. ctx
+	// is the Stream. An error answers the call; see Refusal. A Call that was begun gets either Start or Abort, once. old is a Call of this
 	// Method whose Sent has said that its memory may be another call's; nil: there is none.
 	Begin(ctx context.Context, old Call) (Call, error)
+}
+
+// Refusal is an error of Begin of which something is to be told that may take its time, as
+// in a log.
+type Refusal interface {
+	error
+	// Tell is called once, on a goroutine that may wait, and gives the error that answers
+	// the call.
+	Tell() error
 }
 
 // Call is one call of a Method.

@@ -1,7 +1,6 @@
 package h2
 
 import (
-	"context"
 	"encoding/binary"
 	"io"
 
@@ -106,23 +105,6 @@ func (c *conn) open(h head, hd *header) error {
 		c.begun = append(c.begun, st)
 	}
 	return nil
-}
-
-// refuse answers a call that is not dispatched with an error, and passes over what
-// comes of it.
-func (c *conn) refuse(st *Stream, err error) {
-	if st.discard {
-		return
-	}
-	st.discard = true
-	c.receiving.remove(st.id)
-	if st.call != nil {
-		st.call.Abort(err)
-	}
-	c.drop(&st.in)
-	st.answer(nil, err)
-	st.End(context.Canceled)
-	c.news = true
 }
 
 // dispatch lets a call run. Where its message is not complete, it waits for it.
