@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,7 +27,7 @@ import (
 type tagger struct {
 	memory *heap
 	reused atomic.Int64
-	odd    atomic.Int64 // calls whose context had ended before they began
+	odd    atomic.Int64 // calls whose end or deadline was not theirs when they began
 }
 
 type taggedCall struct {
@@ -45,12 +46,40 @@ func (m *tagger) Begin(ctx context.Context, old Call) (Call, error) {
 		call = &taggedCall{}
 	}
 	st, _ := FromContext(ctx)
-	if at, timed := st.Deadline(); st.Err() != nil || timed && time.Until(at) > time.Minute {
+	if !ownTime(st) {
 		m.odd.Add(1)
 	}
 	*call = taggedCall{m: m, st: st, tag: st.Header("tag")}
 	return call, nil
 }
+
+// ownTime says that a call which begins has the deadline that its client gave it (its header
+// "within"; there is none without it), and has not ended, but by that deadline: a short one
+// may pass before the call begins.
+func ownTime(st *Stream) bool {
+	err := st.Err() // before the clock is read
+	at, timed := st.Deadline()
+	within, given := time.Duration(0), st.Header("within") != ""
+	if given {
+		ns, bad := strconv.ParseInt(st.Header("within"), 10, 64)
+		if bad != nil {
+			return false
+		}
+		within = time.Duration(ns)
+	}
+	// A client sends what is left of what it was given, rounded up to microseconds at most.
+	left := time.Until(at)
+	switch {
+	case timed != given, given && left > within+time.Microsecond, within >= patient && left < patient/2:
+		return false
+	case err != nil:
+		return err == context.DeadlineExceeded && timed && left <= 0
+	}
+	return true
+}
+
+// patient is a deadline that no call of a test meets.
+const patient = 30 * time.Second
 
 func (c *taggedCall) Memory(n int64, _ []byte) (*infer.Buffer, error) { return c.m.memory.Body(n) }
 
@@ -192,14 +221,13 @@ func TestCallsAreNotMixedUp(t *testing.T) {
 // oneTagged makes one call and looks at its answer; false: it was not served.
 func oneTagged(t *testing.T, cc *grpc.ClientConn, draw *rand.Rand, tag string) bool {
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "tag", tag, "do", []string{"now", "later", "wait"}[draw.IntN(3)])
-	switch draw.IntN(4) {
-	case 0:
+	if k := draw.IntN(4); k < 2 {
+		within := patient
+		if k == 0 {
+			within = time.Duration(draw.IntN(20_000)) * time.Microsecond
+		}
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Duration(draw.IntN(20_000))*time.Microsecond)
-		defer cancel()
-	case 1:
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, 30*time.Second)
+		ctx, cancel = context.WithTimeout(metadata.AppendToOutgoingContext(ctx, "within", strconv.FormatInt(int64(within), 10)), within)
 		defer cancel()
 	}
 	body := []byte(tag)
