@@ -21,12 +21,8 @@ type Taker struct {
 // NewTaker makes a Taker for a connection that is not encrypted, which calls empty when
 // nothing has come and it is about to wait; nil where there is no socket under it.
 func NewTaker(nc net.Conn, empty func()) *Taker {
-	sc, ok := nc.(syscall.Conn)
-	if !ok {
-		return nil
-	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
+	raw := socketOf(nc)
+	if raw == nil {
 		return nil
 	}
 	t := &Taker{raw: raw, empty: empty}

@@ -23,12 +23,8 @@ type Trier struct {
 // NewTrier makes a Trier for a connection that is not encrypted; nil where there is no
 // socket under it.
 func NewTrier(nc net.Conn) *Trier {
-	sc, ok := nc.(syscall.Conn)
-	if !ok {
-		return nil
-	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
+	raw := socketOf(nc)
+	if raw == nil {
 		return nil
 	}
 	t := &Trier{raw: raw}
@@ -37,6 +33,19 @@ func NewTrier(nc net.Conn) *Trier {
 		return true
 	}
 	return t
+}
+
+// socketOf is the socket under a connection; nil where there is none.
+func socketOf(nc net.Conn) syscall.RawConn {
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	return raw
 }
 
 func send(fd int, bufs [][]byte) (n int, err error) {

@@ -10,23 +10,28 @@ import (
 	"time"
 )
 
-// A Trier writes all, or says how much a peer that reads nothing has let through.
-func TestTrier(t *testing.T) {
+// pair are the two ends of a TCP connection.
+func pair(t *testing.T) (client, server net.Conn) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	client, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
+	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close()
-	server, err := l.Accept()
-	if err != nil {
+	t.Cleanup(func() { _ = client.Close() })
+	if server, err = l.Accept(); err != nil {
 		t.Fatal(err)
 	}
-	defer server.Close()
+	t.Cleanup(func() { _ = server.Close() })
+	return client, server
+}
+
+// A Trier writes all, or says how much a peer that reads nothing has let through.
+func TestTrier(t *testing.T) {
+	client, server := pair(t)
 	try := NewTrier(server)
 	if n, err := try.Write([]byte("ab"), []byte("c"), []byte("def")); n != 6 || err != nil {
 		t.Fatalf("%d, %v", n, err)
@@ -53,7 +58,7 @@ func TestTrier(t *testing.T) {
 		t.Errorf("%d of %d bytes came: %v", n, total, err)
 	}
 	client.Close()
-	for err == nil {
+	for err := error(nil); err == nil; {
 		_, err = try.Write(piece)
 	}
 	a, b := net.Pipe()
@@ -76,21 +81,7 @@ func TestRest(t *testing.T) {
 // A Taker reads what is there without a word, and tells before it waits; deadlines and the
 // peer's end are those of its connection.
 func TestTaker(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	client, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	server, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
+	client, server := pair(t)
 	waits := 0
 	take := NewTaker(server, func() {
 		if waits++; waits > 1 {

@@ -186,26 +186,26 @@ func (d *Driver) enqueue(it *item) error {
 	if !it.req.Burst.Add(d, now) {
 		posts = d.nextLocked(now)
 	}
+	d.unlock(posts, before)
+	return nil
+}
+
+// unlock gives the lock back after an event, posts what it formed, and tells of it: so many
+// were pending before.
+func (d *Driver) unlock(posts *batch, before int) {
 	delta := d.core.Pending() - before
 	late := d.lateLocked()
 	d.mu.Unlock()
 	d.post(posts)
 	d.queued(delta)
 	d.tell(late)
-	return nil
 }
 
 // Dispatch is infer.Dispatcher's: the burst that requests were read in is over.
 func (d *Driver) Dispatch() {
 	d.mu.Lock()
 	before := d.core.Pending()
-	posts := d.nextLocked(d.deps.Clock.Now())
-	delta := d.core.Pending() - before
-	late := d.lateLocked()
-	d.mu.Unlock()
-	d.post(posts)
-	d.queued(delta)
-	d.tell(late)
+	d.unlock(d.nextLocked(d.deps.Clock.Now()), before)
 }
 
 // admitLocked readies an item for the line, or refuses it. rival gives way to it; nil:
@@ -313,12 +313,7 @@ func (d *Driver) fire() {
 	}
 	posts := d.nextLocked(now)
 	d.idleLocked()
-	delta := d.core.Pending() - before
-	late := d.lateLocked()
-	d.mu.Unlock()
-	d.post(posts)
-	d.queued(delta)
-	d.tell(late)
+	d.unlock(posts, before)
 }
 
 // failLocked answers an item that is neither waiting any more nor in a batch.
