@@ -139,8 +139,8 @@ func serve(ctx context.Context, args []string, stdout io.Writer) error {
 }
 
 // threads lets one more thread run at once than there are cores, for each four of them,
-// unless GOMAXPROCS says how many: HTTP's watchers count as running while they wait in
-// epoll (gateway/h1).
+// unless GOMAXPROCS says how many: loops count as running while they wait in epoll
+// (gateway/loop).
 func threads() {
 	if n := runtime.GOMAXPROCS(0); os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(n + max(1, n/4))
