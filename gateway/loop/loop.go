@@ -109,14 +109,17 @@ func (l *Loop) Control(op, fd int, id uint64, of uint32) error {
 }
 
 // Attach lets the loop run a source, whose descriptor fd becomes readable when it has news.
-// The descriptor is not read, and stays its owner's.
+// The descriptor is not read, and stays its owner's. A loop that was closed takes none.
 func (l *Loop) Attach(fd int, s Source) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stop.Load() { // its descriptors may be another's
+		return errors.New("the loop is closed")
+	}
 	if err := l.Control(unix.EPOLL_CTL_ADD, fd, 0, unix.EPOLLIN|unix.EPOLLET); err != nil {
 		return err
 	}
-	l.mu.Lock()
 	l.fresh = append(l.fresh, s)
-	l.mu.Unlock()
 	l.ring()
 	return nil
 }
@@ -131,9 +134,13 @@ func (l *Loop) ring() {
 	}
 }
 
-// Close ends the loop and waits for it. Nothing that it served is told.
+// Close ends the loop and waits for it. Nothing that it served is told: sources that have
+// not ended are not called any more.
 func (l *Loop) Close() error {
-	if l.stop.Swap(true) {
+	l.mu.Lock()
+	stopped := l.stop.Swap(true)
+	l.mu.Unlock()
+	if stopped {
 		return nil
 	}
 	l.ring()
@@ -148,8 +155,9 @@ func (l *Loop) run() {
 	for !l.stop.Load() {
 		n, err := l.wait(events)
 		if err != nil && err != unix.EINTR {
-			l.log.Error("a loop has ended: what it served hangs", "error", err)
-			return
+			// None but a fault of ours can have this end, and all that the loop serves would
+			// hang, while the process says that it is well: it ends.
+			panic(fmt.Sprintf("a loop can't wait for events: %v", err))
 		}
 		l.burst.Open()
 		for i := range max(n, 0) {
@@ -198,9 +206,11 @@ func (l *Loop) news(s Source) (more bool) {
 	return more
 }
 
+// survive tells of a panic on a goroutine of its own: who reads the log may take his time.
 func (l *Loop) survive() {
 	if p := recover(); p != nil {
-		l.log.Error("a loop met a fault", "panic", p, "stack", string(debug.Stack()))
+		go l.log.Error("a loop met a fault", "panic", p, "stack", string(debug.Stack()))
+		l.burst.Woke()
 	}
 }
 
