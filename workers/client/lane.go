@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync/atomic"
 	"unsafe"
 
@@ -167,7 +168,7 @@ func (s *laneSource) Run() (more, woke bool) {
 	n, err := s.memory.lane.Poll(s.buf[:])
 	for i := 0; i < n && err == nil; i++ {
 		var told bool
-		told, err = s.complete(&s.buf[i])
+		told, err = s.deliver(&s.buf[i])
 		woke = woke || told
 	}
 	if err == nil {
@@ -179,6 +180,17 @@ func (s *laneSource) Run() (more, woke bool) {
 	s.ears.Detach(s.memory.lane.Bell())
 	s.ended(err)
 	return false, true
+}
+
+// deliver is complete, of which a panic ends the session: the loop goes on, and neither the
+// results behind this one nor the batch that it was for may be waited for without end.
+func (s *laneSource) deliver(c *shm.Completion) (woke bool, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("a fault while a result was delivered: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return s.complete(c)
 }
 
 // complete delivers one result; woke is its batch's. An error says what the worker did
