@@ -153,7 +153,7 @@ func (s *Server) begin() (bool, error) {
 	if s.stopped || s.begun {
 		return !s.stopped, nil
 	}
-	for range max(1, runtime.GOMAXPROCS(0)/coresEach) {
+	for range max(1, loop.Count(runtime.GOMAXPROCS(0))) {
 		if len(s.cfg.Loops) > 0 {
 			break
 		}
@@ -199,10 +199,6 @@ func atFew(processors int, shared bool) int64 {
 	}
 	return few
 }
-
-// coresEach is how many cores there are for each watcher, which keeps one of them busy at
-// most.
-const coresEach = 4
 
 // watcher is the one for the next connection.
 func (s *Server) watcher() watcher {
