@@ -149,7 +149,7 @@ func (c *conn) keep() {
 func (c *conn) turned() {
 	p := recover()
 	if p != nil {
-		c.s.log.Error("HTTP: a connection is given up", "panic", p, "stack", string(debug.Stack()))
+		go c.s.log.Error("HTTP: a connection is given up", "panic", p, "stack", string(debug.Stack()))
 		c.cut()
 		c.keep()
 	}

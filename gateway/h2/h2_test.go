@@ -200,7 +200,7 @@ func start(t testing.TB, change func(*Config)) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.s.settled = 0
+	f.s.settled, f.s.turnTime = 0, int64(time.Hour)
 	f.s.Handle("/test.Echo/Echo", f.echo)
 	healthpb.RegisterHealthServer(f.s, f.health)
 	reflection.Register(f.s)

@@ -65,7 +65,7 @@ func (st *Stream) broken() {
 	if p == nil {
 		return
 	}
-	st.c.s.deps.Log.Error("gRPC: a method panicked", "method", st.method.name, "panic", p)
+	go st.c.s.deps.Log.Error("gRPC: a method panicked", "method", st.method.name, "panic", p)
 	if st.life.Load()&callAnswered == 0 {
 		infer.Flush(st.Answer(nil, status.Error(codes.Internal, "internal error")))
 	}

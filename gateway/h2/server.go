@@ -32,6 +32,8 @@ type Server struct {
 	conns   *listen.Accepted[*conn]
 	next    atomic.Uint64 // of the loops
 	settled int           // so many small calls in a row park a connection
+
+	turnTime int64 // turnTime, but in tests
 }
 
 var _ grpc.ServiceRegistrar = (*Server)(nil)
@@ -45,7 +47,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, infer.Errorf(infer.Internal, "h2: a server needs memory, a codec and a log")
 	}
 	return &Server{cfg: cfg, deps: deps, methods: map[string]*method{}, services: map[string]grpc.ServiceInfo{}, known: map[string]struct{}{},
-		conns: listen.NewAccepted[*conn](deps.Log), settled: settledAfter}, nil
+		conns: listen.NewAccepted[*conn](deps.Log), settled: settledAfter, turnTime: turnTime}, nil
 }
 
 // Handle makes a Method answer the calls of a path, "/package.Service/Method", in place

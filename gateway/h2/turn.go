@@ -28,6 +28,15 @@ const (
 // turnReads is how often a turn reads before others have theirs.
 const turnReads = 4
 
+// What takes longer is for a goroutine: all that is served of one reading, and a frame of it on
+// the average. Tokens that must be verified take so long, and a reading full of the smallest
+// calls.
+const (
+	turnTime  = 1_000_000 // ns
+	frameTime = 200_000   // ns
+	lookEvery = 16        // frames
+)
+
 // errRests is serve's end of a connection that is parked.
 var errRests = errors.New("h2: parked")
 
@@ -150,6 +159,7 @@ func (c *conn) visit(buf []byte) (full, over bool) {
 	}
 	full = c.w == len(c.buf)
 	over = err != nil // the goroutine meets it again
+	first := c.frames
 	for !over && c.w-c.r >= frameHeader {
 		h := parseHead(c.buf[c.r:])
 		if over = frameHeader+h.length > readBuffer; over || frameHeader+h.length > c.w-c.r {
@@ -159,11 +169,12 @@ func (c *conn) visit(buf []byte) (full, over bool) {
 			c.fault, over = err, true
 			break
 		}
-		over = c.outgrown()
+		over = c.outgrown() || (c.frames-first)%lookEvery == 0 && c.takesLong(first)
 	}
 	c.inFrame = false
 	if !over {
 		c.settle()
+		over = c.frames != first && c.takesLong(first)
 	}
 	if c.news {
 		c.news = false
@@ -171,6 +182,19 @@ func (c *conn) visit(buf []byte) (full, over bool) {
 	}
 	c.keep(buf)
 	return full, over
+}
+
+// takesLong says that what was just read, since a frame, holds up others of the loop. Then
+// the connection has a goroutine for some time.
+func (c *conn) takesLong(first uint) bool {
+	took := infer.Now() - c.heard.Load()
+	if took < c.s.turnTime && took < c.s.turnTime/(turnTime/frameTime)*int64(c.frames-first) {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.small = heavy
+	return true
 }
 
 // outgrown says that the connection should have its goroutine again.
@@ -198,7 +222,7 @@ func (c *conn) keep(buf []byte) {
 // turned ends a turn.
 func (c *conn) turned(drive bool, fault any) {
 	if fault != nil {
-		c.s.deps.Log.Error("gRPC: a connection is given up", "panic", fault, "stack", string(debug.Stack()))
+		go c.s.deps.Log.Error("gRPC: a connection is given up", "panic", fault, "stack", string(debug.Stack()))
 		c.fault, c.buf, c.r, c.w = errFault, nil, 0, 0
 	}
 	c.mu.Lock()

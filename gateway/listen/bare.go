@@ -57,11 +57,11 @@ func (d *dressed) Close() error {
 
 // Redress makes a connection of a descriptor that Bare gave: nc, and outer, which closes the
 // slot too, the connection as it was accepted. Where that fails nc is at its end, so that
-// reads and writes fail.
+// reads and writes fail; the log hears of it on a goroutine, since it may be slow to.
 func Redress(fd int, slot net.Conn, log *slog.Logger) (nc, outer net.Conn) {
 	nc, err := Dress(fd)
 	if err != nil {
-		log.Error("a connection is given up", "error", err)
+		go log.Error("a connection is given up", "error", err)
 		if nc != nil {
 			_ = nc.Close()
 		}
