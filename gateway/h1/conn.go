@@ -54,6 +54,7 @@ type conn struct {
 
 	try   *listen.Trier // writes without waiting; nil: there is no socket
 	added bool          // the watcher was told of it
+	slow  int           // so many requests more are served by its goroutine
 	small bool          // the last request was one that the watcher might have served
 	stage atomic.Uint32 // what the request that is served is at
 	close bool          // the client wants no further answer
@@ -181,7 +182,7 @@ func (c *conn) one() (usual bool, err error) {
 		return false, nil
 	}
 	h := &c.parsed
-	c.small = c.simple(head)
+	c.small, c.slow = c.simple(head), max(c.slow-1, 0)
 	c.r += head
 	c.used, c.posted = true, c.req.Method == "POST"
 	if h.refuse {

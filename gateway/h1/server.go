@@ -125,6 +125,8 @@ type Server struct {
 	conns   *listen.Accepted[*conn]
 	date    atomic.Pointer[[]byte] // the Date field of this second
 
+	turnTime int64 // turnTime, but in tests
+
 	buffers sync.Pool // *[turnBuffer]byte, for turns that the watcher does not take
 
 	mu      sync.Mutex
@@ -138,7 +140,7 @@ type Server struct {
 
 // New makes a server; nothing runs before Serve.
 func New(cfg Config, handler Handler, log *slog.Logger) *Server {
-	s := &Server{cfg: cfg, handler: handler, log: log, few: atFew(runtime.GOMAXPROCS(0), len(cfg.Loops) > 0), ticks: make(chan struct{}), conns: listen.NewAccepted[*conn](log)}
+	s := &Server{cfg: cfg, handler: handler, log: log, few: atFew(runtime.GOMAXPROCS(0), len(cfg.Loops) > 0), ticks: make(chan struct{}), turnTime: turnTime, conns: listen.NewAccepted[*conn](log)}
 	if l, ok := handler.(Lighter); ok {
 		s.light = l.Light
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/loop"
+	"github.com/sluice-serve/sluice/infer"
 )
 
 // place is who reads a connection.
@@ -26,6 +27,10 @@ const (
 	turnBody = 16 << 10
 	// turnMost is how many pipelined requests of a connection it serves at a time.
 	turnMost = 8
+	// turnTime is what one of them may take, in ns. After a longer one, as where a token must
+	// be verified, slowly many requests have a goroutine.
+	turnTime = 1_000_000
+	slowly   = 64
 )
 
 // simple says that the request whose head of so many bytes was parsed may be served by
@@ -38,7 +43,7 @@ func (c *conn) simple(head int) bool {
 // parks says that the connection may be parked once its answer is written. One that
 // descriptors may come over is not: they must be taken with the bytes that they come with.
 func (c *conn) parks() bool {
-	return c.small && c.r == c.w && c.s.light != nil && c.id != 0 && c.req.Passing == nil && c.s.open.Load() > c.s.few
+	return c.small && c.slow == 0 && c.r == c.w && c.s.light != nil && c.id != 0 && c.req.Passing == nil && c.s.open.Load() > c.s.few
 }
 
 // park leaves the connection to the watcher, until something comes that takes a goroutine.
@@ -158,7 +163,7 @@ func (c *conn) turned() {
 	if p != nil { // nobody else has the request, so that who wrote is this
 		c.pending, c.trying = false, false
 	}
-	if c.buf != nil || c.nc != nil || c.failed != nil || c.gone || c.closing && !c.pending {
+	if c.buf != nil || c.slow > 0 || c.nc != nil || c.failed != nil || c.gone || c.closing && !c.pending {
 		c.driveLocked()
 		return
 	}
@@ -192,7 +197,11 @@ func (c *conn) inline() bool {
 		c.used, c.posted = true, c.req.Method == "POST"
 		ctx := c.open()
 		c.req.Inline, c.req.Burst = true, c.eye.at.Burst()
+		began := infer.Now()
 		later := c.s.handler.Serve(ctx, &c.req, &c.ans)
+		if infer.Now()-began > c.s.turnTime {
+			c.slow = slowly
+		}
 		c.r += int(c.body.left) // what its handler did not want
 		c.body.left, c.body.done = 0, true
 		if c.r == c.w {

@@ -56,7 +56,7 @@ func startKeeper(t *testing.T, h Handler) (addr string, s *Server) {
 	t.Helper()
 	s = New(Config{MaxHeaderBytes: 8 << 10, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, BodyTimeout: 10 * time.Second,
 		MinRate: 1 << 10}, h, slog.New(slog.DiscardHandler))
-	s.few = 0
+	s.few, s.turnTime = 0, int64(time.Hour)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
