@@ -25,7 +25,8 @@ const (
 	keepData = 512
 )
 
-// heads are the kept ones, 256 at most and so a few megabytes whoever sends what. Nothing
+// heads are the kept ones, 256 at most: a few hundred kilobytes as a rule, and some 16 MB if
+// all are as large and of as many parts as they may. Nothing
 // is locked: who comes second to a place wins it. The zero value keeps nothing.
 type heads struct {
 	on   bool
