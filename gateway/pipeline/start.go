@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 
+	"github.com/sluice-serve/sluice/cache"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -40,9 +41,7 @@ func (p *Pipeline) Start(ctx context.Context, req *infer.Request, to infer.Sink)
 			return func() { w.run(func() error { return p.executePlaced(ctx, m, req, w.send) }) }
 		}
 	} else if sub != nil {
-		w.early = true
-		rest, err := p.cache.Start(ctx, sub, c, req, w.hit)
-		w.early = false
+		rest, err := w.ask(ctx, c, sub)
 		switch {
 		case rest != nil:
 			return func() { w.run(rest) }
@@ -83,6 +82,18 @@ func (w *walk) begin(ctx context.Context) (err error) {
 		return err
 	}
 	return w.p.checked(ctx, w.m, w.req)
+}
+
+// ask is the cache's Start. A panic of ours ends the one request.
+func (w *walk) ask(ctx context.Context, c cached, sub *cache.Subject) (rest func() error, err error) {
+	w.early = true
+	defer func() {
+		w.early = false
+		if v := recover(); v != nil {
+			rest, err = nil, infer.Recovered(v)
+		}
+	}()
+	return w.p.cache.Start(ctx, sub, c, w.req, w.hit)
 }
 
 // run waits for the end of what could not be started.

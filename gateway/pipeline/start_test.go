@@ -164,6 +164,27 @@ func TestStartOfALargeHit(t *testing.T) {
 	}
 }
 
+// broken is a level that has a bug.
+type broken struct{ cache.Level }
+
+func (broken) Quick() bool { return true }
+
+func (broken) Lookup(context.Context, *cache.Query) *cache.Entry { panic("a bug") }
+
+// A bug in the cache ends the one request, which lets go of its model.
+func TestStartOfABrokenCache(t *testing.T) {
+	m := &model{}
+	p := New(keepers{keeping{m, &cache.Subject{Model: "m", Version: "1", Load: 1}}})
+	p.Cache(cache.NewStep(broken{}))
+	to := sink{}
+	if wait := p.Start(t.Context(), &infer.Request{Model: "m"}, &to); wait != nil {
+		t.Error("somebody has to wait")
+	}
+	if want := []string{"validate", "failed", "release"}; !slices.Equal(m.steps, want) || to.ends != 1 || infer.CodeOf(to.err) != infer.Internal {
+		t.Errorf("steps %q, want %q; %+v", m.steps, want, to)
+	}
+}
+
 // patient is an Admission that waits.
 type patient struct{}
 
