@@ -81,7 +81,7 @@ func (w *Worker) countThreads(n int) {
 }
 
 // keepTime gives the calling thread exact timers, for backends that wait and for what waits
-// on a full arena. The process's other threads may have timers that are late (cmd/sluice-worker).
+// on a full arena. Threads that are made for those which are locked have late ones (cmd/sluice-worker).
 func keepTime() error {
 	const slack = 50 * time.Microsecond // the kernel's default
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack), 0, 0, 0); err != nil {

@@ -91,6 +91,9 @@ func libraryBeside() string {
 }
 
 func main() {
+	if err := timerslack.Narrow(); err != nil {
+		fmt.Fprintln(os.Stderr, "sluice-worker: timers are late:", err)
+	}
 	// Tensors lie in the arenas, so the heap is small: collect rarely, up to a bound.
 	debug.SetGCPercent(400)
 	debug.SetMemoryLimit(512 << 20)
@@ -112,19 +115,29 @@ func main() {
 	}
 }
 
-// timerSlack is how late timers may be in threads that are no instance's. What is left there
-// are watches and bounds of seconds. Go's monitor thread looks at each of its turns at the
-// instances' threads, takes their processors away while they wait or compute, and has them
-// preempted every 10 ms, which wakes two more threads: each turn less is a gain.
+// timerSlack is how late a timer of Go's monitor thread may be. At each of its turns it looks
+// at the instances' threads, takes their processors away while they wait or compute, and has
+// them preempted every 10 ms, which wakes two more threads: each turn less is a gain.
 const timerSlack = 50 * time.Millisecond
 
 // most bounds the processors of Go, each of which costs some memory.
 const most = 256
 
 // processors sets how many processors Go has: one for each instance, since whoever waits or
-// computes keeps its own until the monitor thread comes by, and two for all else.
-func processors(instances int) {
-	runtime.GOMAXPROCS(min(max(runtime.NumCPU(), instances+2), most))
+// computes keeps its own until the monitor thread comes by, and two for all else. Without
+// instances there are as many as Go wants, or the environment.
+func processors(log *slog.Logger) func(instances int) {
+	least := runtime.GOMAXPROCS(0)
+	before := 0
+	return func(instances int) {
+		runtime.GOMAXPROCS(min(max(least, instances+2), max(least, most)))
+		if instances > before { // it has a thread that others had
+			if err := timerslack.Narrow(); err != nil {
+				log.Warn("timers are late", "error", err)
+			}
+		}
+		before = instances
+	}
 }
 
 func run(o options) error {
@@ -141,7 +154,7 @@ func run(o options) error {
 	if err := timerslack.Widen(timerSlack); err != nil {
 		log.Warn("the timers stay exact, which costs CPU", "error", err)
 	}
-	deps := workers.Deps{Log: log, Exit: os.Exit, Instances: processors, Backends: map[string]backend.Factory{
+	deps := workers.Deps{Log: log, Exit: os.Exit, Instances: processors(log), Backends: map[string]backend.Factory{
 		"identity":    identity.New,
 		"onnxruntime": onnxruntime.New(o.onnxruntime),
 		"repeat":      repeat.New,
