@@ -48,16 +48,16 @@ func Widen(slack time.Duration) error {
 	if int64(now) >= int64(slack) {
 		return nil
 	}
-	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack), 0, 0, 0); err != nil {
-		return fmt.Errorf("timer slack: %w", err)
-	}
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("timer slack: %w", err)
 	}
 	env := slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, marker+"=") })
 	env = append(env, marker+"="+strconv.FormatInt(int64(slack), 10))
-	return fmt.Errorf("timer slack: %w", unix.Exec(self, os.Args, env))
+	if err := set(slack); err != nil {
+		return err
+	}
+	return errors.Join(fmt.Errorf("timer slack: %w", unix.Exec(self, os.Args, env)), set(time.Duration(now)))
 }
 
 // exact is the kernel's default.
@@ -104,8 +104,11 @@ func narrowOthers(n int) error {
 }
 
 // narrow is of the calling thread.
-func narrow() error {
-	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(exact), 0, 0, 0); err != nil {
+func narrow() error { return set(exact) }
+
+// set changes the calling thread's slack.
+func set(slack time.Duration) error {
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack), 0, 0, 0); err != nil {
 		return fmt.Errorf("timer slack: %w", err)
 	}
 	return nil

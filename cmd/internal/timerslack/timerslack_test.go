@@ -105,3 +105,14 @@ func isExit(err error, to **exec.ExitError) bool {
 	*to = e
 	return ok
 }
+
+// A program that can't be executed again has the timers that it had.
+func TestWidenFails(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	t.Setenv("TOO_LONG", strings.Repeat("x", 1<<20)) // E2BIG
+	before := current()
+	if err := Widen(slack); err == nil || current() != before {
+		t.Errorf("got %v and a slack of %v, want an error and %v", err, current(), before)
+	}
+}
