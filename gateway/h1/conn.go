@@ -54,6 +54,7 @@ type conn struct {
 
 	try   *listen.Trier // writes without waiting; nil: there is no socket
 	added bool          // the watcher was told of it
+	late  int           // an inline request took long, among the next so many another must not
 	slow  int           // so many requests more are served by its goroutine
 	small bool          // the last request was one that the watcher might have served
 	stage atomic.Uint32 // what the request that is served is at

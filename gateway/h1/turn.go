@@ -27,8 +27,9 @@ const (
 	turnBody = 16 << 10
 	// turnMost is how many pipelined requests of a connection it serves at a time.
 	turnMost = 8
-	// turnTime is what one of them may take, in ns. After a longer one, as where a token must
-	// be verified, slowly many requests have a goroutine.
+	// turnTime is what one of them may take, in ns. After two longer ones among slowly many, as
+	// where tokens must be verified, as many requests have a goroutine. One alone may have
+	// waited for a processor.
 	turnTime = 1_000_000
 	slowly   = 64
 )
@@ -199,9 +200,7 @@ func (c *conn) inline() bool {
 		c.req.Inline, c.req.Burst = true, c.eye.at.Burst()
 		began := infer.Now()
 		later := c.s.handler.Serve(ctx, &c.req, &c.ans)
-		if infer.Now()-began > c.s.turnTime {
-			c.slow = slowly
-		}
+		c.timed(infer.Now() - began)
 		c.r += int(c.body.left) // what its handler did not want
 		c.body.left, c.body.done = 0, true
 		if c.r == c.w {
@@ -215,6 +214,18 @@ func (c *conn) inline() bool {
 		}
 	}
 	return false
+}
+
+// timed takes down how long an inline request took.
+func (c *conn) timed(took int64) {
+	c.late = max(c.late-1, 0)
+	if took <= c.s.turnTime {
+		return
+	}
+	if c.late > 0 {
+		c.slow = slowly
+	}
+	c.late = slowly
 }
 
 // concluded writes the answer of a request that was served inline, if it is there. False:

@@ -58,6 +58,7 @@ type conn struct {
 	guard      guard
 	ahead      int64  // memory that messages have and bytes of them that are still to come
 	frames     uint   // that were read
+	slowAt     uint   // the last of them that held up a loop
 	inFrame    bool   // reading a frame's payload
 	kicked     bool   // watch woke the reader
 	unread     bool   // nothing has come since it was parked

@@ -35,6 +35,8 @@ const (
 	turnTime  = 1_000_000 // ns
 	frameTime = 200_000   // ns
 	lookEvery = 16        // frames
+
+	slowFrames = 128 // between one that took long and the next that counts
 )
 
 // errRests is serve's end of a connection that is parked.
@@ -184,11 +186,19 @@ func (c *conn) visit(buf []byte) (full, over bool) {
 	return full, over
 }
 
-// takesLong says that what was just read, since a frame, holds up others of the loop. Then
-// the connection has a goroutine for some time.
+// takesLong says that what was just read, since a frame, holds up others of the loop, and not
+// for the first time of late: once it may have waited for a processor. Then the connection has
+// a goroutine for some time.
 func (c *conn) takesLong(first uint) bool {
-	took := infer.Now() - c.heard.Load()
-	if took < c.s.turnTime && took < c.s.turnTime/(turnTime/frameTime)*int64(c.frames-first) {
+	most := min(c.s.turnTime, c.s.turnTime/(turnTime/frameTime)*int64(c.frames-first))
+	if c.slowAt > first { // of the same reading
+		most += c.s.turnTime
+	}
+	if infer.Now()-c.heard.Load() < most {
+		return false
+	}
+	before := c.slowAt
+	if c.slowAt = c.frames; before == 0 || c.frames-before > slowFrames {
 		return false
 	}
 	c.mu.Lock()
