@@ -45,6 +45,9 @@ Usage:
 const gcPercent = 400
 
 func main() {
+	if err := timerslack.Narrow(); err != nil {
+		fmt.Fprintln(os.Stderr, "sluice: timers are late:", err)
+	}
 	// The request path's memory lies in arenas, so the live heap is a few megabytes:
 	// collecting at four times of it costs nothing and saves CPU (docs/performance.md).
 	debug.SetGCPercent(gcPercent)
@@ -107,9 +110,7 @@ func noCommand(args []string) error {
 	return fmt.Errorf("no command '%s'", args[0])
 }
 
-// timerSlack is how late a timer may be; Go's own timers are up to a millisecond late in an
-// idle process anyway. Deadlines of gRPC calls are moved ahead by up to 5 ms, so they are
-// still told of in time.
+// timerSlack is how late a timer of Go's monitor thread may be.
 const timerSlack = 4 * time.Millisecond
 
 func serve(ctx context.Context, args []string, stdout io.Writer) error {
