@@ -28,15 +28,23 @@ type peerMemory struct {
 	refs      atomic.Int64 // the session's, and one for each result that is held
 }
 
+// release gives back a result. The last one of a session that has ended unmaps the memory on a
+// goroutine: whoever has written the answer serves others.
 func (m *peerMemory) release(token uint64) {
 	m.lane.Release(token)
-	m.drop()
+	if m.refs.Add(-1) == 0 {
+		go m.close()
+	}
 }
 
+// drop gives back the session's own reference.
 func (m *peerMemory) drop() {
-	if m.refs.Add(-1) > 0 {
-		return
+	if m.refs.Add(-1) == 0 {
+		m.close()
 	}
+}
+
+func (m *peerMemory) close() {
 	if err := errors.Join(m.responses.Close(), m.lane.Close()); err != nil {
 		m.log.Error("memory of a worker was not given back", "error", err)
 	}
