@@ -2,7 +2,6 @@ package grpcapi
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -11,24 +10,16 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-serve/sluice/gateway/loop"
+	"github.com/sluice-serve/sluice/gateway/loop/looptest"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
 )
 
 // Where nobody reads the log, a refused call waits for it, and no other does.
 func TestLogHoldsNobody(t *testing.T) {
-	l, err := loop.New(slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	reads, logs := make(chan struct{}), make(chan struct{}, 100)
 	r := start(t, func(c *Config, r *rig) {
-		c.Loops = []*loop.Loop{l}
+		c.Loops = []*loop.Loop{looptest.Start(t)}
 		r.failed = func(context.Context, string, *infer.Request, error) {
 			logs <- struct{}{}
 			<-reads

@@ -31,6 +31,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-serve/sluice/gateway/loop"
+	"github.com/sluice-serve/sluice/gateway/loop/looptest"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/internal/leak"
 )
@@ -50,21 +51,6 @@ func TestMain(m *testing.M) {
 		fmt.Println("goroutines left:", err)
 		os.Exit(1)
 	}
-}
-
-// startLoop starts a loop that ends after what is cleaned up before.
-func startLoop(t testing.TB) *loop.Loop {
-	t.Helper()
-	l, err := loop.New(slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return l
 }
 
 // heap is Memory that counts what is out.
@@ -191,7 +177,7 @@ func start(t testing.TB, change func(*Config)) *fixture {
 		change(&cfg)
 	}
 	if looped {
-		cfg.Loops = []*loop.Loop{startLoop(t)}
+		cfg.Loops = []*loop.Loop{looptest.Start(t)}
 	}
 	f := &fixture{memory: &heap{}, health: health.NewServer()}
 	f.echo = &echo{memory: f.memory}

@@ -13,13 +13,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-serve/sluice/gateway/loop"
+	"github.com/sluice-serve/sluice/gateway/loop/looptest"
 )
 
 // Whatever clients of one loop do on connections that rest and wake all the time — small and
 // large calls, refused ones, failed ones, calls that are given up, pauses, looks of watch — each
 // call has its own answer, and in the end nothing is held.
 func TestParkedAtRandom(t *testing.T) {
-	l := startLoop(t)
+	l := looptest.Start(t)
 	f := start(t, func(c *Config) {
 		c.Loops, c.WriteTimeout, c.MaxStreams = []*loop.Loop{l}, 20*time.Second, 64
 		c.KeepaliveTime, c.KeepaliveTimeout = 2*time.Millisecond, 20*time.Second

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-serve/sluice/gateway/loop"
+	"github.com/sluice-serve/sluice/gateway/loop/looptest"
 )
 
 // waits is a Method that refuses every call, with a word that waits.
@@ -38,7 +39,7 @@ func (w *waits) Begin(context.Context, Call) (Call, error) {
 // others of the loop nor the connection's other calls wait for that, and the call's message is
 // passed over meanwhile. Calls that wait so count as others do.
 func TestRefusalsHoldNobody(t *testing.T) {
-	l := startLoop(t)
+	l := looptest.Start(t)
 	loops := func(c *Config) { c.Loops, c.MaxStreams = []*loop.Loop{l}, 4 }
 	was := looped
 	looped = false

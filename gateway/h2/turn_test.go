@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/sluice-serve/sluice/gateway/loop"
+	"github.com/sluice-serve/sluice/gateway/loop/looptest"
 )
 
 // isParked says where the only connection of a server is.
@@ -31,7 +32,7 @@ func isParked(f *fixture) bool {
 // A connection of small calls rests with the loop, a large message or answer gives it its
 // goroutine, and it needs more small calls then to rest again.
 func TestParks(t *testing.T) {
-	f := start(t, func(c *Config) { c.Loops = []*loop.Loop{startLoop(t)} })
+	f := start(t, func(c *Config) { c.Loops = []*loop.Loop{looptest.Start(t)} })
 	f.s.settled = settledAfter
 	cc := f.dial(t)
 	echo := func(n int) {
@@ -77,7 +78,7 @@ func TestParks(t *testing.T) {
 // What comes in any pieces, in the middle of any frame, is the same to a parked connection;
 // and its client may leave anywhere.
 func TestParkedInPieces(t *testing.T) {
-	f := start(t, func(c *Config) { c.Loops = []*loop.Loop{startLoop(t)} })
+	f := start(t, func(c *Config) { c.Loops = []*loop.Loop{looptest.Start(t)} })
 	for round := range 30 {
 		c := hello(t, f)
 		c.call(1, "x")
@@ -118,7 +119,7 @@ func TestParkedInPieces(t *testing.T) {
 // A client that reads no answers for a while gets them all, and in the meantime others of
 // the same loop are served.
 func TestParkedSlowReader(t *testing.T) {
-	l := startLoop(t)
+	l := looptest.Start(t)
 	slow := start(t, func(c *Config) { c.Loops = []*loop.Loop{l} })
 	c := hello(t, slow, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
 	c.must(c.fr.WriteWindowUpdate(0, 1<<30))
@@ -152,7 +153,7 @@ func TestParkedSlowReader(t *testing.T) {
 func TestParkedShutdown(t *testing.T) {
 	for _, gently := range []bool{true, false} {
 		t.Run(fmt.Sprintf("gently=%v", gently), func(t *testing.T) {
-			f := start(t, func(c *Config) { c.Loops = []*loop.Loop{startLoop(t)} })
+			f := start(t, func(c *Config) { c.Loops = []*loop.Loop{looptest.Start(t)} })
 			c := hello(t, f)
 			c.call(1, "x")
 			if got := c.outcome(1); got != "0 x" {

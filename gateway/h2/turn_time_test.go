@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-serve/sluice/gateway/loop"
+	"github.com/sluice-serve/sluice/gateway/loop/looptest"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -24,7 +25,7 @@ func (l laborious) Begin(context.Context, Call) (Call, error) {
 // A connection whose calls take long to decide on has a goroutine, though they are small:
 // others of the loop would wait for each.
 func TestLongCallsAreNotForTheLoop(t *testing.T) {
-	f := start(t, func(c *Config) { c.Loops = []*loop.Loop{startLoop(t)} })
+	f := start(t, func(c *Config) { c.Loops = []*loop.Loop{looptest.Start(t)} })
 	f.s.turnTime = turnTime
 	f.s.Handle("/test.Long/Call", laborious(5*time.Millisecond))
 	c := hello(t, f)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-serve/sluice/gateway/loop"
+	"github.com/sluice-serve/sluice/gateway/loop/looptest"
 )
 
 // lingering is a descriptor whose closing waits: a TCP socket with much to send to a peer that
@@ -58,7 +59,7 @@ func lingering(t *testing.T, wait time.Duration, send func(fd int)) {
 // A peer on a Unix socket may pass descriptors whose closing takes as long as it likes, and
 // the kernel closes them in the read that drops them: others of the loop don't wait for that.
 func TestPassedDescriptorsHoldNobody(t *testing.T) {
-	l := startLoop(t)
+	l := looptest.Start(t)
 	loops := func(c *Config) { c.Loops = []*loop.Loop{l} }
 	was := looped
 	looped = false

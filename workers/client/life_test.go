@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-serve/sluice/gateway/loop/looptest"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/workers"
 	"golang.org/x/sys/unix"
@@ -46,7 +47,7 @@ func alive(pid int) bool {
 // once, and the instances are back each time.
 func TestKillUnderLoad(t *testing.T) {
 	t.Run("lane", func(t *testing.T) { testKillUnderLoad(t, Config{}) })
-	t.Run("lane, read by a loop", func(t *testing.T) { testKillUnderLoad(t, Config{Ears: startLoop(t)}) })
+	t.Run("lane, read by a loop", func(t *testing.T) { testKillUnderLoad(t, Config{Ears: looptest.Start(t)}) })
 	t.Run("stream", func(t *testing.T) { testKillUnderLoad(t, Config{UseStream: true}) })
 }
 

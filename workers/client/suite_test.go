@@ -3,13 +3,12 @@ package client
 import (
 	"bytes"
 	"context"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/sluice-serve/sluice/gateway/loop"
+	"github.com/sluice-serve/sluice/gateway/loop/looptest"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/workers"
 )
@@ -19,7 +18,7 @@ func transports(t *testing.T) map[string]func(t *testing.T) *Workers {
 	return map[string]func(t *testing.T) *Workers{
 		"lane": func(t *testing.T) *Workers { return start(t, Config{Local: []LocalWorker{as("worker")}}) },
 		"lane, read by a loop": func(t *testing.T) *Workers {
-			return start(t, Config{Local: []LocalWorker{as("worker")}, Ears: startLoop(t)})
+			return start(t, Config{Local: []LocalWorker{as("worker")}, Ears: looptest.Start(t)})
 		},
 		"stream": func(t *testing.T) *Workers {
 			return start(t, Config{Local: []LocalWorker{as("worker")}, UseStream: true})
@@ -35,21 +34,6 @@ func transports(t *testing.T) map[string]func(t *testing.T) *Workers {
 			return start(t, Config{Remote: []RemoteWorker{{Address: startRemote(t, workers.Config{TLS: files}), TLS: client}}})
 		},
 	}
-}
-
-// startLoop starts a loop that outlives the workers of the test.
-func startLoop(t *testing.T) *loop.Loop {
-	t.Helper()
-	l, err := loop.New(slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return l
 }
 
 var suite = map[string]func(t *testing.T, w *Workers){
