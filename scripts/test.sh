@@ -66,7 +66,7 @@ stage "what the tests stand on" fetched
 stage "generated code" make generate-check
 stage "build" build
 stage "go test -race" go_tests
-stage "fuzz, 3 s each" scripts/fuzz.sh 3
+stage "fuzz, 2 s each" scripts/fuzz.sh 2
 stage "clients and faults against the built binaries (test/conformance, test/e2e, test/deploy)" scripts/pytest.sh .cache/venv/bin/python
 echo "== $((SECONDS - begin)) s in all"
 printf '%s\n' "${report[@]}"
