@@ -304,10 +304,13 @@ const backlog = 1 << 20
 // makeRoomLocked holds the reader while too much waits to be written; a loop leaves it to
 // the connection's goroutine.
 func (c *conn) makeRoomLocked() {
-	for len(c.out.small) > backlog && c.ended == nil && !c.turning {
+	full := func() bool { return len(c.out.small) > backlog && c.ended == nil && !c.turning }
+	if full() {
 		c.mu.Unlock()
 		c.burst.Close()
 		c.mu.Lock()
+	}
+	for full() {
 		c.asideLocked()
 		c.waitLocked()
 	}
