@@ -126,14 +126,7 @@ func (c *conn) writeOn(rest net.Buffers, last bool) {
 	}
 	c.mu.Unlock()
 	go c.writeRest(rest, last)
-	c.woke()
-}
-
-// woke tells the loop, which may be what runs this, of a new goroutine.
-func (c *conn) woke() {
-	if c.eye.at != nil {
-		c.eye.at.Burst().Woke()
-	}
+	c.eye.at.Burst().Woke()
 }
 
 // writeRest writes what the socket did not take at once.

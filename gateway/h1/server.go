@@ -130,6 +130,7 @@ type Server struct {
 	buffers sync.Pool // *[turnBuffer]byte, for turns that the watcher does not take
 
 	mu      sync.Mutex
+	loops   []*loop.Loop // Config's, or own
 	own     []*loop.Loop // made by the first Serve, where Config has none
 	next    int          // of the loops
 	begun   bool
@@ -140,7 +141,7 @@ type Server struct {
 
 // New makes a server; nothing runs before Serve.
 func New(cfg Config, handler Handler, log *slog.Logger) *Server {
-	s := &Server{cfg: cfg, handler: handler, log: log, few: atFew(runtime.GOMAXPROCS(0), len(cfg.Loops) > 0), ticks: make(chan struct{}), turnTime: turnTime, conns: listen.NewAccepted[*conn](log)}
+	s := &Server{cfg: cfg, handler: handler, log: log, few: atFew(runtime.GOMAXPROCS(0), len(cfg.Loops) > 0), loops: cfg.Loops, ticks: make(chan struct{}), turnTime: turnTime, conns: listen.NewAccepted[*conn](log)}
 	if l, ok := handler.(Lighter); ok {
 		s.light = l.Light
 	}
@@ -155,15 +156,15 @@ func (s *Server) begin() (bool, error) {
 	if s.stopped || s.begun {
 		return !s.stopped, nil
 	}
-	for range max(1, loop.Count(runtime.GOMAXPROCS(0))) {
-		if len(s.cfg.Loops) > 0 {
-			break
+	if len(s.loops) == 0 {
+		for range max(1, loop.Count(runtime.GOMAXPROCS(0))) {
+			l, err := loop.New(s.log)
+			if err != nil {
+				return false, err // Close ends the others
+			}
+			s.own = append(s.own, l)
 		}
-		l, err := loop.New(s.log)
-		if err != nil {
-			return false, err // Close ends the others
-		}
-		s.own = append(s.own, l)
+		s.loops = s.own
 	}
 	s.begun = true
 	s.ticking.Go(s.clock)
@@ -206,15 +207,11 @@ func atFew(processors int, shared bool) int64 {
 func (s *Server) watcher() watcher {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	loops := s.cfg.Loops
-	if len(loops) == 0 {
-		loops = s.own
-	}
-	if len(loops) == 0 {
+	if len(s.loops) == 0 {
 		return watcher{}
 	}
 	s.next++
-	return watcher{loops[s.next%len(loops)]}
+	return watcher{s.loops[s.next%len(s.loops)]}
 }
 
 // Serve accepts connections until Shutdown or Close, which make it return nil, or until
@@ -254,7 +251,7 @@ func (s *Server) Close() {
 	s.conns.Wait()
 	s.mu.Lock()
 	begun, stopped, own := s.begun, s.stopped, s.own
-	s.stopped, s.own = true, nil
+	s.stopped, s.own, s.loops = true, nil, nil
 	s.mu.Unlock()
 	if begun && !stopped {
 		close(s.ticks)

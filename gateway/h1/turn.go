@@ -89,7 +89,7 @@ func (c *conn) driveLocked() {
 		c.deadline(time.Now().Add(restTime))
 	}
 	c.s.conns.Resume(c, (*conn).serve)
-	c.woke()
+	c.eye.at.Burst().Woke()
 }
 
 // dressLocked gives a connection its net.Conn again. Where that fails it is at its end.

@@ -98,7 +98,7 @@ func (c *conn) driveLocked() {
 	}
 	c.dressLocked()
 	c.s.conns.Resume(c, (*conn).serve)
-	c.woke()
+	c.at.Burst().Woke()
 }
 
 // dressLocked gives it its net.Conn again.

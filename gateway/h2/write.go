@@ -166,13 +166,6 @@ func (c *conn) claimLocked() bool {
 	return true
 }
 
-// woke tells the loop, which may be what runs this, of a new goroutine.
-func (c *conn) woke() {
-	if c.at != nil {
-		c.at.Burst().Woke()
-	}
-}
-
 // asideLocked is flush on another goroutine.
 func (c *conn) asideLocked() {
 	if c.flushing || c.ended != nil || !c.ready {
@@ -185,7 +178,7 @@ func (c *conn) asideLocked() {
 	c.flushing = true
 	c.flushers.Add(1)
 	go c.writeAll(false)
-	c.woke()
+	c.at.Burst().Woke()
 }
 
 // writeAll writes until nothing is queued. c.flushing is its token, and one of flushers.
@@ -212,7 +205,7 @@ func (c *conn) writeAll(try bool) {
 			var rest net.Buffers
 			if rest, err = batch.try(c, t, fd); len(rest) > 0 && try {
 				go c.writeRest(batch, rest)
-				c.woke()
+				c.at.Burst().Woke()
 				return
 			} else if len(rest) > 0 {
 				c.unbare()

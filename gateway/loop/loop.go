@@ -78,8 +78,13 @@ func New(log *slog.Logger) (*Loop, error) {
 	return l, nil
 }
 
-// Burst is what the loop's handlers read.
-func (l *Loop) Burst() *infer.Burst { return &l.burst }
+// Burst is what the loop's handlers read; nil where l is.
+func (l *Loop) Burst() *infer.Burst {
+	if l == nil {
+		return nil
+	}
+	return &l.burst
+}
 
 // Register gives a handler the id that its descriptor's events have, from 1. Control tells
 // epoll of the descriptor.
