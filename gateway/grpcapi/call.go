@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-serve/sluice/gateway/h2"
+	"github.com/sluice-serve/sluice/gateway/lifetime"
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/infer"
@@ -234,15 +235,15 @@ func (s *Service) settle(ctx context.Context, c *Call, err error) error {
 	return err
 }
 
-// ahead moves a call's deadline forward by a twentieth, at most 5 ms. At the deadline
-// itself the transport resets the stream, and a client whose clock is a moment behind
-// takes that for a cancellation by somebody else.
+// ahead moves a call's deadline as lifetime.Ahead says. Our own transport does so itself for
+// a Method.
 func ahead(ctx context.Context) (context.Context, context.CancelFunc) {
 	at, ok := ctx.Deadline()
 	if !ok {
 		return ctx, func() {}
 	}
-	return context.WithDeadline(ctx, at.Add(-min(time.Until(at)/20, 5*time.Millisecond)))
+	left := time.Until(at)
+	return context.WithDeadline(ctx, at.Add(lifetime.Ahead(left)-left))
 }
 
 // errDecoupled is the original's word on a model that may answer more or less than

@@ -3,11 +3,12 @@ package h2
 import (
 	"context"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/status"
+
+	"github.com/sluice-serve/sluice/gateway/lifetime"
 )
 
 // turnAway resets a stream that becomes no call.
@@ -98,7 +99,7 @@ func (c *conn) admit(st *Stream) (err error) {
 	if r := c.headers; r.timed {
 		d := r.timeout
 		if m.hot != nil {
-			d = ahead(d)
+			d = lifetime.Ahead(d)
 		}
 		st.SetTimeout(d)
 	}
@@ -113,11 +114,6 @@ func (c *conn) admit(st *Stream) (err error) {
 	}
 	return err
 }
-
-// ahead moves a Method's deadline forward by a twentieth, at most 5 ms. At the deadline
-// itself a client ends the call, and one whose clock is a moment behind takes what it hears
-// then for a cancellation by somebody else.
-func ahead(d time.Duration) time.Duration { return d - min(d/20, 5*time.Millisecond) }
 
 // find is the method that a header leads to, if nothing is wrong with the call; late: its time
 // is up.

@@ -13,7 +13,7 @@ import (
 )
 
 // header is the head of one call, but for its grpc-timeout. It is never changed once it is
-// parsed, but for method: calls whose heads are equal share it.
+// parsed, but for admitted: calls whose heads are equal share it.
 type header struct {
 	path        string
 	authority   string

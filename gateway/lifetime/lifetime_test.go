@@ -110,3 +110,11 @@ func TestRenew(t *testing.T) {
 		}
 	})
 }
+
+func TestAhead(t *testing.T) {
+	for d, want := range map[time.Duration]time.Duration{0: 0, 20 * time.Millisecond: 19 * time.Millisecond, time.Second: 995 * time.Millisecond} {
+		if got := Ahead(d); got != want {
+			t.Errorf("%v becomes %v, want %v", d, got, want)
+		}
+	}
+}
