@@ -40,7 +40,7 @@ import picture  # noqa: E402
 HZ = os.sysconf("SC_CLK_TCK")
 MODELS = {"mlp": ("INPUT0", "1,512"), "mlp_cached": ("INPUT0", "1,512"), "image_mean": ("IMAGE", "1,3,224,224"), "echo": ("INPUT0", "1,150528")}
 # What clients' shared memory saves: 602 KB in, and of echo as much out, by HTTP's binary extension and by regions (shm).
-# echo is sluice's own identity backend, which copies its input once.
+# echo is sluice's own identity backend, which copies its input once between regions, and names it as its output otherwise.
 SHARED = [("image_mean", "shm"), ("echo", "http"), ("echo", "shm")]
 ECHO = """name: "echo"
 backend: "identity"

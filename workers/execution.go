@@ -97,6 +97,7 @@ type execution struct {
 	apart    bool    // requests are executed one by one
 	measured bool    // they could be
 	starved  bool    // memory was waited for in vain while they were
+	passing  bool    // the backend was told that an input may be an output
 	pieces   []piece // by input, then by request; valid if measured
 
 	// start is when the batch began, or the request that the backend sees.
@@ -112,7 +113,7 @@ func (x *execution) prepare() error {
 	x.final.reset(x.batch.ID)
 	x.part.reset(x.batch.ID)
 	x.blocks, x.outputs, x.shapes = x.blocks[:0], x.outputs[:0], x.shapes[:0]
-	x.open, x.cut = len(x.batch.Requests), false
+	x.open, x.cut, x.passing = len(x.batch.Requests), false, false
 	x.window, x.apart, x.measured, x.starved, x.spent = noWindow, false, false, false, infer.ComputeTimes{}
 	if err := x.prepareRequests(); err != nil {
 		return err

@@ -32,6 +32,7 @@ type instance struct {
 	iterative  bool // requests may ask to be executed again
 	scattered  scattered
 
+	passes bool   // an answer may name an input of its request
 	apart  bool   // requests of a batch may be executed one by one
 	choice choice // whether they are; the goroutine's
 

@@ -100,6 +100,8 @@ func (m *model) addInstance(ctx context.Context, w *Worker, c *connection, s *wo
 		apart:     mayBeApart(m, spec),
 		log:       w.log.With("model", m.spec.Name, "version", m.spec.Version, "instance", spec.Name),
 	}
+	_, local := t.(*mailbox)
+	inst.passes = inst.apart && local // whose gateway has the inputs
 	ready := make(chan error, 1)
 	go inst.run(ctx, ready)
 	if err := <-ready; err != nil {

@@ -103,9 +103,12 @@ type Batch interface {
 	// aligned: the client sees and may change it at any time, so that a backend which reads
 	// it again must not rely on what it reads. An error is that there is not enough of it.
 	AllocOutput(name string, n int64) ([]byte, error)
+	// Passes says that an output of the whole batch may be an input as it is, without a copy:
+	// data is all of it.
+	Passes(output string, data []byte) bool
 	// Outputs answers all requests with tensors of the whole batch, rows first. Data
-	// in memory from Alloc or AllocOutput is not copied, other data is before it returns. It is the
-	// last answer.
+	// in memory from Alloc or AllocOutput is not copied, nor is an input that Passes; other data
+	// is before it returns. It is the last answer.
 	Outputs(outputs []infer.Tensor) error
 	// Respond answers request i; final says that no other answer follows. The rules
 	// for data are those of Outputs.

@@ -246,6 +246,7 @@ func (l *laneLink) receive(e *executor, c *shm.Completion, b *infer.Batch) (*rec
 	}
 	r := &received{memory: l.memory, token: c.Token}
 	if err := r.setResult(&e.result, b, l.memory); err != nil {
+		r.releasePassed()
 		return nil, err
 	}
 	if !r.hasData() {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -72,6 +73,16 @@ func (l *liar) lie(kind string, box uint32, off, n int64) error {
 	switch kind {
 	case "output outside":
 		r.Outputs[0].Data.Offset = 1 << 40
+	case "input that is not there":
+		r.Outputs[0].Data = wire.IsInput(2, 4)
+	case "input far away":
+		r.Outputs[0].Data = wire.IsInput(1<<59, 4)
+	case "input of another size": // its request has 16 bytes
+		r.Outputs[0].Data = wire.IsInput(0, 4)
+	case "one input that is, one that is not":
+		output.Shape = []int64{16}
+		output.Data = wire.IsInput(0, 16)
+		r.Outputs = []wire.Output{output, {Name: "OUTPUT1", Datatype: infer.Uint8, Shape: []int64{16}, Data: wire.IsInput(7, 16)}}
 	case "response outside":
 		r.Outputs, r.Responses = nil, []wire.Response{{Index: 7, Final: true, Outputs: r.Outputs}}
 	case "other batch":
@@ -144,7 +155,8 @@ func (l *oneListener) Addr() net.Addr { return l.conn.LocalAddr() }
 
 // A worker that lies is replaced; its batch is lost and nothing else happens.
 func TestLiar(t *testing.T) {
-	for _, kind := range []string{"output outside", "response outside", "other batch", "other batch inside", "other mailbox",
+	for _, kind := range []string{"output outside", "input that is not there", "input far away", "input of another size",
+		"one input that is, one that is not", "response outside", "other batch", "other batch inside", "other mailbox",
 		"descriptor outside", "descriptor of all memory", "garbage"} {
 		t.Run(kind, func(t *testing.T) {
 			l := as("liar")
@@ -152,9 +164,14 @@ func TestLiar(t *testing.T) {
 			w := start(t, Config{Local: []LocalWorker{l}, Backoff: time.Millisecond, KillAfter: 10 * time.Millisecond})
 			v := load(t, w, spec(1, nil))
 			b, results := newBatch(1, 4)
+			var freed atomic.Bool
+			b.Requests[0].Memory = infer.NewBuffer(nil, func(*infer.Buffer) { freed.Store(true) })
 			v.Executor(0).Execute(b)
 			if r := wait(t, results); !errors.Is(r.Err, infer.ErrWorkerLost) {
 				t.Errorf("got %+v", r)
+			}
+			if b.Requests[0].Memory.Release(); !freed.Load() {
+				t.Error("the request's memory is held")
 			}
 			eventually(t, "a restart", func() bool { return w.States()[0].Restarts > 0 })
 		})

@@ -172,8 +172,13 @@ func newBatch(rows, columns int) (*infer.Batch, chan *infer.Result) {
 	for i := range data {
 		data[i] = byte(i*7) + byte(b.ID)
 	}
-	for range rows {
-		b.Requests = append(b.Requests, &infer.Request{ID: fmt.Sprint(b.ID), Rows: 1})
+	for i := range rows {
+		q := &infer.Request{ID: fmt.Sprint(b.ID), Rows: 1}
+		for _, name := range []string{"INPUT0", "INPUT1"} {
+			q.Inputs = append(q.Inputs, infer.Tensor{Name: name, Datatype: infer.FP32, Shape: []int64{1, int64(columns)},
+				Data: data[i*columns*4 : (i+1)*columns*4]})
+		}
+		b.Requests = append(b.Requests, q)
 	}
 	for _, name := range []string{"INPUT0", "INPUT1"} {
 		b.Inputs = append(b.Inputs, infer.BatchInput{Name: name, Datatype: infer.FP32, Shape: []int64{int64(rows), int64(columns)},

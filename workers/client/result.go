@@ -21,6 +21,7 @@ type received struct {
 	token  uint64
 
 	result  infer.Result
+	passed  []*infer.Buffer // under inputs that are outputs; a reference for each
 	tensors [2]infer.Tensor
 	shapes  [8]int64
 	rest    []int64 // of shapes
@@ -45,7 +46,7 @@ func (r *received) setResult(w *wire.Result, b *infer.Batch, mem viewer) error {
 		if len(b.Requests) == 1 {
 			alone = b.Requests[0]
 		}
-		out.Outputs, err = r.appendTensors(tensors, w.Outputs, alone, mem)
+		out.Outputs, err = r.appendTensors(tensors, w.Outputs, b, alone, mem)
 		return err
 	}
 	out.Responses = make([]infer.RequestResult, len(w.Responses))
@@ -66,7 +67,7 @@ func (r *received) setResponse(out *infer.RequestResult, w *wire.Response, b *in
 		out.Err = infer.Refusef(w.Code, known(w.Reason), "%s", w.Err)
 		return nil
 	}
-	tensors, err := r.appendTensors(make([]infer.Tensor, 0, len(w.Outputs)), w.Outputs, b.Requests[w.Index], mem)
+	tensors, err := r.appendTensors(make([]infer.Tensor, 0, len(w.Outputs)), w.Outputs, b, b.Requests[w.Index], mem)
 	if err != nil {
 		return err
 	}
@@ -81,8 +82,8 @@ func (r *received) setResponse(out *infer.RequestResult, w *wire.Response, b *in
 	return nil
 }
 
-// appendTensors reads the outputs of a request, or with nil of several.
-func (r *received) appendTensors(dst []infer.Tensor, outputs []wire.Output, q *infer.Request, mem viewer) ([]infer.Tensor, error) {
+// appendTensors reads the outputs of a request of b, or with nil of several.
+func (r *received) appendTensors(dst []infer.Tensor, outputs []wire.Output, b *infer.Batch, q *infer.Request, mem viewer) ([]infer.Tensor, error) {
 	for i := range outputs {
 		o := &outputs[i]
 		if slot, off, ok := o.Data.Region(); ok {
@@ -93,7 +94,13 @@ func (r *received) appendTensors(dst []infer.Tensor, outputs []wire.Output, q *i
 			dst = append(dst, infer.Tensor{Name: o.Name, Datatype: o.Datatype, Shape: r.keepShape(o.Shape), Place: p})
 			continue
 		}
-		data, err := mem.view(o.Data)
+		var data []byte
+		var err error
+		if k, ok := o.Data.Input(); ok {
+			data, err = r.pass(b, q, k, o.Data.Length)
+		} else {
+			data, err = mem.view(o.Data)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -149,9 +156,32 @@ func (r *received) hasData() bool {
 	return false
 }
 
+// pass is the data of an output that is input k of its request: what the request has, wherever
+// the worker read it. A batch in flight holds its requests' memory.
+func (r *received) pass(b *infer.Batch, q *infer.Request, k, n int64) ([]byte, error) {
+	if q != nil && r.memory != nil && k < int64(len(b.Inputs)) {
+		for i := range q.Inputs {
+			if t := &q.Inputs[i]; t.Name == b.Inputs[k].Name && int64(len(t.Data)) == n {
+				q.Memory.Retain()
+				r.passed = append(r.passed, q.Memory)
+				return t.Data, nil
+			}
+		}
+	}
+	return nil, infer.Errorf(infer.Internal, "an answer is said to be %d bytes of input %d, which its request has not", n, k)
+}
+
+func (r *received) releasePassed() {
+	for i, m := range r.passed {
+		m.Release()
+		r.passed[i] = nil
+	}
+}
+
 // freeReceived gives a result's memory back to its worker. The buffer is the first
 // field of received.
 func freeReceived(b *infer.Buffer) {
 	r := (*received)(unsafe.Pointer(b))
+	r.releasePassed()
 	r.memory.release(r.token)
 }

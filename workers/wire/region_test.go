@@ -33,6 +33,24 @@ func TestRegionSegments(t *testing.T) {
 	}
 }
 
+// The number of an input comes back, and no other segment is taken for one.
+func TestInputSegments(t *testing.T) {
+	for _, k := range []int{0, 1, 1 << 31} {
+		s := IsInput(k, 1<<40)
+		if got, ok := s.Input(); !ok || got != int64(k) || s.Length != 1<<40 {
+			t.Errorf("input %d comes back as %d, %v", k, got, ok)
+		}
+		if _, _, ok := s.Region(); ok {
+			t.Errorf("input %d is taken for a region", k)
+		}
+	}
+	for _, s := range []Segment{{}, {1 << 36, 5}, {InAnswers, 5}, {InAnswers | isInput, 5}, {-1, 5}, InRegion(slotMask, 1, 5), InRegion(1<<19, 1, 5)} {
+		if k, ok := s.Input(); ok {
+			t.Errorf("%+v is taken for input %d", s, k)
+		}
+	}
+}
+
 func TestPlacesRoundTrip(t *testing.T) {
 	var got Batch
 	for _, want := range []*Batch{placedBatch(), sampleBatch(), placedBatch()} {

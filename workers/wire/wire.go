@@ -34,6 +34,19 @@ func (s Segment) Region() (slot uint32, off int64, ok bool) {
 	return uint32(s.Offset >> regionBits & slotMask), s.Offset & (1<<regionBits - 1), true
 }
 
+// isInput marks the Offset of an output that is an input of its request, whose number in the
+// batch is in the other bits.
+const isInput = int64(1) << 60
+
+// IsInput is the segment of an output that is input k of the batch, as the request has it, of
+// n bytes.
+func IsInput(k int, n int64) Segment { return Segment{Offset: isInput | int64(k), Length: n} }
+
+// Input is the number of the input that an output of this segment is.
+func (s Segment) Input() (k int64, ok bool) {
+	return s.Offset &^ isInput, s.Offset&(isInput|inRegion|InAnswers) == isInput
+}
+
 // Batch is an execution order for one instance.
 type Batch struct {
 	ID uint64
@@ -80,7 +93,8 @@ type Result struct {
 	Compute   infer.ComputeTimes
 }
 
-// Output is one tensor in the response arena, or in the region where its request wanted it.
+// Output is one tensor in the response arena, in the region where its request wanted it, or
+// one of its request's inputs.
 type Output struct {
 	Name     string
 	Datatype infer.Datatype

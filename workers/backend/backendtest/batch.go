@@ -167,6 +167,9 @@ func (b *Batch) AllocOutput(name string, n int64) ([]byte, error) {
 	return mem, err
 }
 
+// Passes fits backend.Batch.
+func (b *Batch) Passes(string, []byte) bool { return false }
+
 // Outputs fits backend.Batch.
 func (b *Batch) Outputs(outputs []infer.Tensor) error {
 	if err := b.check(outputs); err != nil {

@@ -3,7 +3,8 @@
 //
 // An output takes the input of its name with OUTPUT for INPUT (OUTPUT0 takes INPUT0),
 // or where there is none the input of its position in the config. All datatypes work
-// and shapes are kept. Parameters of the model config:
+// and shapes are kept. Where the worker allows it a large input of a request that is executed
+// by itself is named as its output, and not copied. Parameters of the model config:
 //
 //   - execute_delay_ms: how long an execution takes at least, in milliseconds, a
 //     decimal. The name is that of the original's identity backend.

@@ -30,6 +30,7 @@ func (b *fastBatch) Requests() []backend.Request { return b.requests }
 func (b *fastBatch) Alloc(n int64) ([]byte, error) {
 	return b.mem[:n], nil
 }
+func (b *fastBatch) Passes(string, []byte) bool                            { return false }
 func (b *fastBatch) AllocOutput(_ string, n int64) ([]byte, error)         { return b.Alloc(n) }
 func (b *fastBatch) Outputs([]infer.Tensor) error                          { return nil }
 func (b *fastBatch) Respond(int, []infer.Tensor, infer.Params, bool) error { return nil }
