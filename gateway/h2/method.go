@@ -37,7 +37,7 @@ type Call interface {
 	// before Start returns. memory is what Memory gave, message lies in it (both are nil
 	// for an empty message). For small messages it runs on the connection's goroutine,
 	// so it must not block. Where the call needs somebody who waits, wait is not nil: it
-	// is called on a goroutine of its own, and answers before it returns.
+	// is called on a goroutine of its own, and answers, or leaves that to another one.
 	Start(memory *infer.Buffer, message []byte) (wait func())
 	// Sent is called after Start, when the answer or the error was written, or will never
 	// be: the transport's last word to the call. It must not block. again says that nobody

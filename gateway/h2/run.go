@@ -13,8 +13,7 @@ import (
 // What has become of a Method's call. Whoever answers it tells by this whether somebody
 // else is about to write.
 const (
-	callReturned uint32 = 1 << iota // from Start; until then who called it looks for the answer afterwards
-	callCrewed                      // a goroutine of the crew is at it, and writes when it has done
+	callReturned uint32 = 1 << iota // from Start and what that left to do; until then who called it looks for the answer afterwards
 	callAnswered
 	callSent   // and the call said that it may be another one
 	callBroken // its stream ended while its answer was still to be sent
@@ -91,12 +90,11 @@ func (st *Stream) run() {
 	if st.rest == nil {
 		st.rest = st.receive()
 	}
-	if st.rest == nil && st.life.Or(callReturned)&callAnswered == 0 {
-		return // whoever answers it writes
-	}
 	if st.rest != nil {
-		st.life.Or(callCrewed)
 		st.wait()
+	}
+	if st.life.Or(callReturned)&callAnswered == 0 {
+		return // whoever answers it writes
 	}
 	c.flush(true)
 }
@@ -161,7 +159,7 @@ func (st *Stream) end(parts mem.BufferSlice, err error, said said, tell bool) in
 	if again && before == callReturned|callSent {
 		c.reuse(st)
 	}
-	if before&(callReturned|callCrewed) == callReturned {
+	if before&callReturned != 0 {
 		return c
 	}
 	return nil
