@@ -8,8 +8,7 @@ limits are off, metrics on, spans sampled at 1 % and sent to a receiver in this 
 identity model of 16 floats through the worker, another with 602 KB each way, the small network, and a hit of the response
 cache. --original adds tritonserver 2.51 with its metrics, its local cache and without traces, on the same configs, whose
 backends are in C and in its own process: one that copies (bench/peer/identity.c; ours names a large input as its output), one around
-the ONNX Runtime that our worker
-has (bench/peer/network.c).
+the ONNX Runtime that our worker has (bench/peer/network.c).
 
 Slices are interleaved, in another order each round; shown are medians over the rounds, with the middle half of ours and of
 the shares, each of which is of one round. `aim` is the share that the project set out for, of figures that another, quicker

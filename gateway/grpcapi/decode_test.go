@@ -395,6 +395,32 @@ func TestDecodeLargeTypedContents(t *testing.T) {
 	c.release()
 }
 
+// A message with its tensors in raw contents is quick to start, whatever its size, and one
+// whose numbers have to be written anew is not. In memory, its first tensor is aligned.
+func TestQuickMessages(t *testing.T) {
+	const most = 1 << 10 // what the transport shows
+	raw, numbers := fp32Request(200_000), fp32Request(200_000)
+	typed("FP32", &inference.InferTensorContents{Fp32Contents: make([]float32, 200_000)})(numbers)
+	h := &hotCall{s: testService(t, &fakeBodies{})}
+	for _, tc := range []struct {
+		name    string
+		message []byte
+		want    bool
+	}{{"raw", marshal(t, raw), true}, {"typed", marshal(t, numbers), false}, {"nonsense", bytes.Repeat([]byte{0xff}, most), false}, {"nothing", nil, false}} {
+		memory, err := h.Memory(int64(len(tc.message)), tc.message[:min(most, len(tc.message))])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Quick() != tc.want {
+			t.Errorf("%s: quick %v, want %v", tc.name, h.Quick(), tc.want)
+		}
+		if at := int64(len(memory.Data)-len(tc.message)) + firstRaw(tc.message[:min(most, len(tc.message))]); tc.want && at%tensorAlign != 0 {
+			t.Errorf("%s: the tensor is at %d", tc.name, at)
+		}
+		memory.Release()
+	}
+}
+
 func TestDecodeWithoutMemory(t *testing.T) {
 	refused := infer.Refusef(infer.Unavailable, infer.ReasonMemory, "full")
 	s := testService(t, &fakeBodies{fail: refused})

@@ -87,15 +87,18 @@ type hotCall struct {
 	told   bool                    // the pipeline knows of the end
 	rest   func() error            // what is left of the pipeline's Open; nil: nothing
 
+	raw     bool // the message has a large tensor in its raw contents
 	started bool // nobody waits for the answer: the scheduler brings it
 	spent   bool // it was answered, and nobody reads the request any more
 }
 
 // Memory places a message so that its first large tensor is aligned.
 func (h *hotCall) Memory(n int64, first []byte) (*infer.Buffer, error) {
+	raw := firstRaw(first)
+	h.raw = raw > 0
 	pad := int64(0)
 	if n >= copyFrom {
-		pad = alignUp(firstRaw(first)) - firstRaw(first)
+		pad = alignUp(raw) - raw
 	}
 	memory, err := h.s.bodies.Body(pad + n)
 	if err != nil {
@@ -105,6 +108,9 @@ func (h *hotCall) Memory(n int64, first []byte) (*infer.Buffer, error) {
 	}
 	return memory, err
 }
+
+// Quick says that the message has raw contents, which are not looked at one by one.
+func (h *hotCall) Quick() bool { return h.raw }
 
 // firstRaw is where the first large raw_input_contents begins in a message, 0 where its
 // beginning has none.

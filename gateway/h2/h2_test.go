@@ -102,6 +102,8 @@ func (e *echo) Begin(ctx context.Context, old Call) (Call, error) {
 
 func (c *echoCall) Memory(n int64, _ []byte) (*infer.Buffer, error) { return c.e.memory.Body(n + 3) }
 
+func (c *echoCall) Quick() bool { return c.st.id%4 == 1 } // so that both ways are gone
+
 func (c *echoCall) Sent() bool { return c.ok }
 
 func (c *echoCall) Abort(error) { c.e.aborted.Add(1) }

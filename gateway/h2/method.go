@@ -33,10 +33,13 @@ type Call interface {
 	// Start or Abort, then the call's. It runs on the connection's goroutine and must
 	// not block.
 	Memory(n int64, first []byte) (*infer.Buffer, error)
+	// Quick says, once Memory has seen the first bytes of a message that is not small, that
+	// Start does not take longer the more bytes there are.
+	Quick() bool
 	// Start begins to answer a call, whose Stream.Answer ends it, on any goroutine and maybe
 	// before Start returns. memory is what Memory gave, message lies in it (both are nil
-	// for an empty message). For small messages it runs on the connection's goroutine,
-	// so it must not block. Where the call needs somebody who waits, wait is not nil: it
+	// for an empty message). For small messages and quick ones it runs on the connection's
+	// goroutine, so it must not block. Where the call needs somebody who waits, wait is not nil: it
 	// is called on a goroutine of its own, and answers, or leaves that to another one.
 	Start(memory *infer.Buffer, message []byte) (wait func())
 	// Sent is called after Start, when the answer or the error was written, or will never

@@ -20,12 +20,20 @@ const (
 )
 
 // onReader is the size of messages up to which calls are started on the connection's
-// goroutine: decoding a large one would hold up the calls behind it.
-const onReader = 32 << 10
+// goroutine: decoding a large one would hold up the calls behind it. Of quick ones it is
+// quickOnReader: what that goroutine is spared is little beside reading them.
+const (
+	onReader      = 32 << 10
+	quickOnReader = 1 << 20
+)
 
 // begins says that the reading goroutine may start a call.
 func (st *Stream) begins() bool {
-	return st.call != nil && st.in.complete && !st.in.compressed && st.in.length <= onReader
+	in := &st.in
+	if st.call == nil || !in.complete || in.compressed {
+		return false
+	}
+	return in.length <= onReader || in.length <= quickOnReader && st.call.Quick()
 }
 
 // start starts a call on the reading goroutine.
