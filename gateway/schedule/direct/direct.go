@@ -25,9 +25,10 @@ var _ schedule.Scheduler = (*Scheduler)(nil)
 
 // New makes a scheduler with every instance in service. Drain ends it.
 func New(cfg Config, deps schedule.Deps) (*Scheduler, error) {
-	core := queue.New(one{}, drive.Lines(cfg.Policy, cfg.Levels), len(deps.Executors))
-	d, err := drive.New(drive.Config{Model: cfg.Model, Policy: cfg.Policy, Levels: cfg.Levels, Core: core,
-		Preserve: cfg.PreserveOrdering}, deps)
+	d, err := drive.New(drive.Config{Model: cfg.Model, Policy: cfg.Policy, Levels: cfg.Levels, Preserve: cfg.PreserveOrdering,
+		Make: func() (drive.Core, drive.Stage) {
+			return queue.New(one{}, drive.Lines(cfg.Policy, cfg.Levels), len(deps.Executors)), nil
+		}}, deps)
 	if err != nil {
 		return nil, err
 	}

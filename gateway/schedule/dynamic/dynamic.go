@@ -42,8 +42,10 @@ func New(cfg Config, deps schedule.Deps) (*Scheduler, error) {
 		Model:  cfg.Model,
 		Policy: cfg.Policy,
 		Levels: cfg.Levels,
-		Core: queue.New(newBatcher(cfg.Model.MaxBatchSize, cfg.Preferred, cfg.MaxQueueDelay),
-			drive.Lines(cfg.Policy, cfg.Levels), len(deps.Executors)),
+		Make: func() (drive.Core, drive.Stage) {
+			return queue.New(newBatcher(cfg.Model.MaxBatchSize, cfg.Preferred, cfg.MaxQueueDelay),
+				drive.Lines(cfg.Policy, cfg.Levels), len(deps.Executors)), nil
+		},
 		Batches:  true,
 		Holds:    cfg.MaxQueueDelay > 0,
 		Preserve: cfg.PreserveOrdering,

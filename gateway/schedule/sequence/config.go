@@ -84,7 +84,7 @@ type Scheduler struct {
 // rules turns the config into those of a core.
 func (c *Config) rules(instances int) rules {
 	r := rules{model: c.Model.Name, instances: instances, limit: limit, idle: int64(c.Idle), iterative: c.Iterative,
-		durable: len(c.States) > 0, slots: max(c.Model.MaxBatchSize, 1)}
+		durable: c.durable(), slots: max(c.Model.MaxBatchSize, 1)}
 	if c.Oldest == nil {
 		r.utilization, r.delay = c.Direct.Utilization, int64(c.Direct.MaxQueueDelay)
 		return r
@@ -98,6 +98,9 @@ func (c *Config) rules(instances int) rules {
 	}
 	return r
 }
+
+// durable says that sequences outlive their worker: their state is in the gateway.
+func (c *Config) durable() bool { return len(c.States) > 0 }
 
 func (c *Config) validate() error {
 	if u := c.Direct.Utilization; !(u >= 0 && u <= 1) {

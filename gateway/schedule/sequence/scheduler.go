@@ -17,29 +17,35 @@ func New(cfg Config, deps schedule.Deps) (*Scheduler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	stage, err := newStage(&cfg, deps.Memory)
+	first, err := newStage(&cfg, deps.Memory)
 	if err != nil {
 		return nil, err
 	}
-	r := cfg.rules(len(deps.Executors))
-	r.null, r.request = drive.NewNull(&infer.Request{Model: cfg.Model.Name, Rows: 1}), drive.RequestOf
-	if stage.varies() {
-		r.stateKey = stage.key
-	}
-	stage.null, r.drop = r.null, stage.drop
 	d, err := drive.New(drive.Config{
 		Model:     cfg.Model,
-		Core:      newCore(r),
-		Stage:     stage,
+		Make:      func() (drive.Core, drive.Stage) { return newPair(first, len(deps.Executors)) },
 		Batches:   true,
 		Holds:     true,
 		Preserve:  cfg.Oldest != nil && cfg.Oldest.PreserveOrdering,
-		Sequences: r.durable,
+		Sequences: cfg.durable(),
 	}, deps)
 	if err != nil {
 		return nil, err
 	}
 	return &Scheduler{driver: d, cfg: cfg}, nil
+}
+
+// newPair makes a core and the stage that belongs to it, after the pattern of one that was
+// not used.
+func newPair(pattern *stage, instances int) (*Core, *stage) {
+	s := pattern.another()
+	r := s.cfg.rules(instances)
+	r.null, r.request = drive.NewNull(&infer.Request{Model: s.cfg.Model.Name, Rows: 1}), drive.RequestOf
+	if s.varies() {
+		r.stateKey = s.key
+	}
+	s.null, r.drop = r.null, s.drop
+	return newCore(r), s
 }
 
 // Do is schedule.Scheduler.Do. Further errors: InvalidArg for a request that belongs to

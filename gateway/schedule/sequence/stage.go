@@ -56,6 +56,11 @@ func newStage(cfg *Config, memory schedule.Memory) (*stage, error) {
 	return s, nil
 }
 
+// another is a stage for the same model, of sequences that are yet to come.
+func (s *stage) another() *stage {
+	return &stage{cfg: s.cfg, memory: s.memory, initial: s.initial, also: s.also, blocks: map[uint64][]byte{}, most: s.most}
+}
+
 // Begin is drive.Stage.Begin.
 func (s *stage) Begin(b *infer.Batch, entries []*queue.Entry) error {
 	s.requests, s.rows, s.plan = s.requests[:0], s.rows[:0], s.plan[:0]
@@ -312,12 +317,17 @@ func (s *stage) segments(p *planned, room []byte) [][]byte {
 
 // End is drive.Stage.End.
 func (s *stage) End(b *infer.Batch, entries []*queue.Entry, res *infer.Result) {
+	defer s.free(b, res.More) // whatever comes up
 	if len(s.cfg.States) > 0 && res.Err == nil {
 		if err := s.capture(b, entries, res); err != nil {
 			res.Err, res.Outputs, res.Responses = err, nil, nil
 		}
 	}
-	if block := s.blocks[b.ID]; block != nil && !res.More {
+}
+
+// free gives back the memory of a batch that has no more results.
+func (s *stage) free(b *infer.Batch, more bool) {
+	if block := s.blocks[b.ID]; block != nil && !more {
 		delete(s.blocks, b.ID)
 		s.memory.Free(block)
 	}

@@ -56,33 +56,34 @@ func (d *Driver) finish(it *item) {
 
 // leave takes an item out of wherever it is: its caller is gone.
 func (d *Driver) leave(it *item) {
+	var n news
+	in, index := d.takeOut(it, &n)
+	it.leave()
+	d.carry(&n)
+	if in != nil && in.posted.Load() {
+		d.cancel(in, index)
+	}
+}
+
+// takeOut gives back the batch that an instance has the item in; nil: none has.
+func (d *Driver) takeOut(it *item, n *news) (in *batch, index int) {
 	d.mu.Lock()
-	before := d.core.Pending()
-	var posts, in *batch
-	index := 0
-	if it.Waiting() {
+	defer d.unlock(n)
+	d.order.remove(it)
+	if it.waits {
 		d.core.Remove(&it.Entry)
+		d.waiting.remove(it)
 		d.layout.release(it)
-		posts = d.nextLocked(d.deps.Clock.Now())
+		d.nextLocked(d.deps.Clock.Now())
 	} else if in = it.batch; in != nil {
 		it.left = true
 		index = it.index
 		in.leavers.Add(1)
 		it.req.Times.Abandoned = d.abandonedLocked(it, in)
 	}
-	if d.cfg.Preserve {
-		d.order.remove(it)
-		d.order.advance()
-	}
+	d.order.advance()
 	d.idleLocked()
-	delta := d.core.Pending() - before
-	d.mu.Unlock()
-	it.leave()
-	d.post(posts)
-	d.queued(delta)
-	if in != nil && in.posted.Load() {
-		d.deps.Executors[in.instance].Cancel(&in.Batch, index)
-	}
+	return in, index
 }
 
 // abandonedLocked is the time that an item's batch has run, of it the item's part by rows:
@@ -94,17 +95,26 @@ func (d *Driver) abandonedLocked(it *item, in *batch) int64 {
 	return max(d.deps.Clock.Now()-in.started, 0) / int64(max(in.Rows, 1)) * int64(min(it.Rows, max(in.Rows, 1)))
 }
 
-// answer sends one part. final says that no other follows.
+// answer sends one part. final says that no other follows. A panic is an error, so that
+// what follows is told that the caller has gone.
 func (d *Driver) answer(it *item, p *part, send infer.SendFunc) (final bool, err error) {
+	over := false
+	defer func() {
+		if !over {
+			final, err = p.final, infer.Recovered(recover())
+			p.mem.Release()
+		}
+	}()
 	resp, err := d.reply(it, p)
-	if err != nil {
-		return p.final, err
+	if err == nil {
+		err = send(resp)
 	}
-	return p.final, send(resp)
+	over = true
+	return p.final, err
 }
 
 // reply makes the response of a part, which has the part's reference to memory.
-func (d *Driver) reply(it *item, p *part) (*infer.Response, error) {
+func (d *Driver) reply(it *item, p *part) (resp *infer.Response, err error) {
 	if p.batch != nil {
 		t := &it.req.Times
 		t.ComputeStart, t.ComputeInputEnd = p.times.start, p.times.inputEnd
@@ -113,15 +123,17 @@ func (d *Driver) reply(it *item, p *part) (*infer.Response, error) {
 	}
 	if p.err != nil {
 		p.mem.Release()
+		p.mem = nil
 		return nil, p.err
 	}
-	resp, err := d.response(it, p)
-	if err != nil {
+	if resp, err = d.response(it, p); err != nil {
 		p.mem.Release()
+		p.mem = nil
 		return nil, err
 	}
 	resp.ID, resp.Model, resp.Version = it.req.ID, d.cfg.Model.Name, d.version
 	resp.Final, resp.Memory = p.final, p.mem
+	p.mem = nil
 	return resp, nil
 }
 

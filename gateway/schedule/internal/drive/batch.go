@@ -18,6 +18,8 @@ type batch struct {
 	mems     []*infer.Buffer // under the requests; one reference each
 	instance int
 	life     uint64
+	era      int   // of the core that formed it
+	stage    Stage // of that core; nil: none
 	started  int64
 	posted   atomic.Bool
 	leavers  atomic.Int32 // callers that left
@@ -27,6 +29,7 @@ type batch struct {
 	prev, next *batch // inflight
 	post       *batch // the next one to be posted by whoever formed this
 	nulls      int    // items that are null requests
+	laid       bool   // nothing of it is missing
 	fault      error  // why it can't be posted: the stage failed
 
 	cuts  *ragged.Cuts      // of the outputs that are not cut by rows
@@ -65,9 +68,10 @@ func (l *inflight) remove(b *batch) {
 	b.prev, b.next = nil, nil
 }
 
-// newBatch lays out a batch; Driver.mu is held.
-func (d *Driver) newBatch(entries []*queue.Entry, instance int, now int64) *batch {
-	b := &batch{d: d, instance: instance, life: d.core.Life(instance), started: now}
+// newBatch forms a batch of what the core has let go of; Driver.mu is held. It is among
+// those of the event at once, so that a panic loses none of its requests.
+func (d *Driver) newBatch(entries []*queue.Entry, instance int, now int64) {
+	b := &batch{d: d, instance: instance, life: d.health.Life(instance), era: d.era, stage: d.stage, started: now}
 	b.ID = d.deps.IDs.Add(1)
 	b.items, b.mems = b.roomItems[:0], b.roomMems[:0]
 	b.Requests = b.roomRequests[:0]
@@ -75,46 +79,71 @@ func (d *Driver) newBatch(entries []*queue.Entry, instance int, now int64) *batc
 		b.items, b.mems = make([]*item, 0, n), make([]*infer.Buffer, 0, n)
 		b.Requests = make([]*infer.Request, 0, n)
 	}
+	b.Deliver = b.deliver
+	d.health.Take(instance)
+	d.limits.offered = 0
+	d.inflight.add(b)
+	d.forming.add(b)
 	rows := 0
 	for i, e := range entries {
 		it := e.Owner.(*item)
 		it.refs.Add(1)
 		it.req.Memory.Retain()
 		b.mems = append(b.mems, it.req.Memory)
+		b.items = append(b.items, it)
+		b.Requests = append(b.Requests, it.req)
 		if it.null {
 			b.nulls++
 		} else {
+			d.waiting.remove(it)
 			it.batch, it.index = b, i
 			b.trace = b.trace.Join(it.req.Trace)
 		}
 		rows += it.Rows
-		b.items = append(b.items, it)
-		b.Requests = append(b.Requests, it.req)
 		b.Attempt = max(b.Attempt, it.Losses)
 	}
 	if d.cfg.Model.MaxBatchSize > 0 {
 		b.Rows = rows
 	}
-	if d.cfg.Stage != nil {
-		b.fault = d.cfg.Stage.Begin(&b.Batch, entries)
-	} else {
-		b.fault = b.lay(rows)
-	}
-	if plan := d.cfg.Model.Ragged; plan != nil && b.fault == nil {
-		b.describe(plan)
-	}
-	if d.core.Pending() == 0 {
+	b.fault = b.layOut(entries, rows)
+	if d.waiting.n == 0 {
 		d.layout.endFill(b.items[len(b.items)-1])
 	}
-	b.Deliver = b.deliver
-	return b
+	b.laid = true
+}
+
+// layOut sets the batch's inputs. Where others have a say in that, their panic fails the
+// batch alone.
+func (b *batch) layOut(entries []*queue.Entry, rows int) error {
+	if b.stage == nil && b.d.cfg.Model.Ragged == nil {
+		return b.lay(rows)
+	}
+	return b.layOutWith(b.d.cfg.Model.Ragged, entries, rows)
+}
+
+func (b *batch) layOutWith(plan *ragged.Plan, entries []*queue.Entry, rows int) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = b.bugLocked(v)
+		}
+	}()
+	if b.stage != nil {
+		err = b.stage.Begin(&b.Batch, entries)
+	} else {
+		err = b.lay(rows)
+	}
+	if plan != nil && err == nil {
+		err = b.describe(plan)
+	}
+	return err
 }
 
 // describe adds what the config asks for of the batch as a whole.
-func (b *batch) describe(plan *ragged.Plan) {
-	if b.Inputs, b.fault = plan.Compute(b.Inputs, b.Requests); b.fault == nil {
-		b.cuts, b.fault = plan.Cuts(b.Requests)
+func (b *batch) describe(plan *ragged.Plan) (err error) {
+	if b.Inputs, err = plan.Compute(b.Inputs, b.Requests); err == nil {
+		b.cuts, err = plan.Cuts(b.Requests)
 	}
+	return err
 }
 
 // lay names the inputs' segments: neighbours in one slot are one.
@@ -188,117 +217,8 @@ func (b *batch) setPlace(places []infer.Place, i int, p infer.Place) []infer.Pla
 	return places
 }
 
-// deliver is Batch.Deliver.
-func (b *batch) deliver(res *infer.Result) {
-	d := b.d
-	now := d.deps.Clock.Now()
-	t := b.timesAt(now, res.Compute)
-	if res.More {
-		b.part(res, t)
-		return
-	}
-	lost := res.Err != nil && errors.Is(res.Err, infer.ErrWorkerLost)
-	if b.trace != nil {
-		b.traced(res, now)
-	}
-	d.mu.Lock()
-	before := d.core.Pending()
-	posts, again := b.endLocked(now, res, lost)
-	delta := d.core.Pending() - before
-	d.mu.Unlock()
-
-	handed := repeats(res)
-	if handed { // the answers of the next execution come behind these
-		b.hand(res, t)
-	}
-	d.post(posts)
-	if o := d.deps.Observer; o != nil {
-		if delta != 0 {
-			o.Queued(delta)
-		}
-		if res.Err == nil {
-			o.Executed(len(b.Requests)-b.nulls, b.executedRows(), t.compute())
-		}
-	}
-	if !handed {
-		b.hand(res, t)
-	}
-	b.settle(res, t, again)
-}
-
-// failed ends a batch that can't be posted. It gives the batches that follow to its
-// caller, which posts them: a long line of such batches must not nest.
-func (b *batch) failed() *batch {
-	d := b.d
-	now := d.deps.Clock.Now()
-	res := &infer.Result{Err: b.fault}
-	if b.trace != nil {
-		b.traced(res, now)
-	}
-	d.mu.Lock()
-	before := d.core.Pending()
-	posts, again := b.endLocked(now, res, false)
-	delta := d.core.Pending() - before
-	d.mu.Unlock()
-	d.queued(delta)
-	b.settle(res, b.timesAt(now, infer.ComputeTimes{}), again)
-	return posts
-}
-
 // executedRows are those of requests; null requests don't count.
 func (b *batch) executedRows() int { return max(b.Rows-b.nulls, 1) }
-
-// endLocked frees the instance and forms the next batches. It reports which items will
-// be tried again; nil: none.
-func (b *batch) endLocked(now int64, res *infer.Result, lost bool) (posts *batch, again []bool) {
-	d := b.d
-	b.ended = true
-	d.settling.Add(1)
-	d.inflight.remove(b)
-	entries := d.scratch[:0]
-	for _, it := range b.items {
-		entries = append(entries, &it.Entry)
-	}
-	if d.cfg.Stage != nil {
-		d.cfg.Stage.End(&b.Batch, entries, res)
-	}
-	if !lost {
-		d.core.Done(b.instance, entries)
-		d.scratch = entries[:0]
-		again = b.repeatLocked(res)
-		posts = d.freedLocked(b.instance, now)
-	} else {
-		d.core.Lost(b.instance, b.life, entries)
-		d.scratch = entries[:0]
-		again = make([]bool, len(b.items))
-		for i, it := range b.items {
-			again[i] = b.retryLocked(it)
-		}
-		posts = d.freedLocked(b.instance, now)
-	}
-	for i, it := range b.items {
-		if !it.null && (again == nil || !again[i]) {
-			it.batch = nil
-			d.layout.release(it)
-		}
-	}
-	return posts, again
-}
-
-// retryLocked puts an item back into the line if it may be tried again: it belongs to
-// no sequence whose state was lost, no answer of it was sent, someone waits for it, and it is its first loss.
-func (b *batch) retryLocked(it *item) bool {
-	d := b.d
-	if sent, _ := it.state(); sent || it.left || it.null || !it.req.Correlation.IsZero() && !d.cfg.Sequences {
-		return false
-	}
-	if !d.core.Again(&it.Entry) {
-		d.logLost(it)
-		return false
-	}
-	it.batch = nil
-	return true
-}
 
 // hand gives each request its part of a result, and drops the result's own reference.
 func (b *batch) hand(res *infer.Result, t times) {
@@ -351,14 +271,11 @@ func (b *batch) isFinal(res *infer.Result, r *infer.RequestResult) bool {
 	return r.Response == nil || r.Response.Final || (!res.More && !b.d.cfg.Model.Decoupled)
 }
 
-// settle ends every request of the batch that is not tried again and lets go of them.
-// A request that has its final answer may be another's already, so nothing of it is
-// read here.
+// settle ends every request of the batch that is not tried again. A request that has its
+// final answer may be another's already, so nothing of it is read here.
 func (b *batch) settle(res *infer.Result, t times, again []bool) {
-	d := b.d
 	var fs infer.Flushers
 	for i, it := range b.items {
-		b.mems[i].Release()
 		if again == nil || !again[i] {
 			if _, done := it.state(); !done {
 				b.push(it, part{err: b.endError(res, it), final: true, batch: b, times: t}, &fs)
@@ -366,6 +283,11 @@ func (b *batch) settle(res *infer.Result, t times, again []bool) {
 		}
 	}
 	fs.Flush()
+}
+
+// letGo lets go of the batch's requests and their memory.
+func (b *batch) letGo() {
+	d := b.d
 	d.advance()
 	d.settling.Add(-1)
 	if d.stopping.Load() {
@@ -373,7 +295,8 @@ func (b *batch) settle(res *infer.Result, t times, again []bool) {
 		d.idleLocked()
 		d.mu.Unlock()
 	}
-	for _, it := range b.items {
+	for i, it := range b.items {
+		b.mems[i].Release()
 		d.recycle(it)
 	}
 }

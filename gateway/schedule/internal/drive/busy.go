@@ -5,8 +5,8 @@ func (d *Driver) Busy() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := 0
-	for i := range d.core.Count() {
-		if d.core.Busy(i) {
+	for i := range d.health.Count() {
+		if d.health.Busy(i) {
 			n++
 		}
 	}

@@ -10,6 +10,9 @@
 // limiter. Neither is held while an Executor, an Observer or a caller's send runs, nor
 // while other models hear of what the limiter granted them (limit.go).
 //
+// A panic of what is called under the lock ends what waits with an error, and the model
+// goes on with a new core (renew.go).
+//
 // Inputs are laid out when a request is queued (place.go): small ones are copied to
 // rows of a slot that requests of equal shapes share, so that a batch is one segment
 // for each input; what lies in the shared memory already is named where it is; large

@@ -33,24 +33,20 @@ type Core interface {
 	Idle() bool
 	// Wake is when Next or Expire must be asked again though nothing else happens; 0: never.
 	Wake() int64
-	// Done and Lost end the batch of an instance; Again puts an entry of a lost batch
-	// back into the line, false: it may not be tried again.
+	// Done and Lost end the batch of an instance, which is empty where another core formed
+	// it; Again puts an entry of a lost batch back into the line, false: it may not be tried
+	// again.
 	Done(i int, batch []*queue.Entry)
 	Lost(i int, life uint64, batch []*queue.Entry)
 	Again(e *queue.Entry) bool
-	// Down, Up, Life, Ready, Count, Hold, Can and Busy are those of queue.Instances.
+	// Down, Up, Hold, Can and Restore are those of queue.Instances.
 	Down(i int)
 	Up(i int)
-	Life(i int) uint64
-	Ready() int
-	Count() int
 	Hold(i int, held bool)
 	Can(i int) bool
-	Busy(i int) bool
+	Restore(from *queue.Instances)
 	// Flush says that nothing will be added any more.
 	Flush()
-	// Pending counts waiting entries.
-	Pending() int
 }
 
 var _ Core = (*queue.Core)(nil)
@@ -73,8 +69,10 @@ type Config struct {
 	Model  schedule.Model
 	Policy schedule.QueuePolicy
 	Levels schedule.Levels
-	Core   Core
-	Stage  Stage // nil: batches are their requests' inputs, row by row
+	// Make makes a core with every instance in service, and the stage that belongs to it;
+	// nil: batches are their requests' inputs, row by row. It is called by New, and with the
+	// lock held when a driver begins anew after a panic.
+	Make func() (Core, Stage)
 	// Batches says that requests share batches, so their rows are laid out together.
 	Batches bool
 	// Holds says that a batch may wait though an instance is free.
@@ -93,6 +91,7 @@ type Driver struct {
 	version string
 	items   sync.Pool // *item
 	timer   schedule.Timer
+	staged  bool          // there is a stage, of each core
 	idle    chan struct{} // closed when stopping and nothing is left
 
 	stopping atomic.Bool  // set under mu
@@ -100,6 +99,13 @@ type Driver struct {
 
 	mu       sync.Mutex
 	core     Core
+	stage    Stage           // nil: none
+	era      int             // counts cores
+	health   queue.Instances // what the core knows of them, but for who is held back
+	waiting  waiting         // what the core has in line
+	told     int             // of waiting, to the observer
+	forming  forming         // batches of this event
+	bugs     []error         // panics of this event that it goes on after
 	limits   limits
 	layout   layout
 	order    order // with Preserve: queued and not yet answered
@@ -122,11 +128,12 @@ func New(cfg Config, deps schedule.Deps) (*Driver, error) {
 		deps:    deps,
 		version: strconv.FormatInt(cfg.Model.Version, 10),
 		idle:    make(chan struct{}),
-		core:    cfg.Core,
+		health:  queue.NewInstances(len(deps.Executors)),
 		layout:  layout{memory: deps.Memory, maxRows: max(cfg.Model.MaxBatchSize, 1)},
 	}
-	if cfg.Stage != nil {
+	if d.core, d.stage = cfg.Make(); d.stage != nil {
 		d.layout.memory = nil // the stage lays batches out
+		d.staged = true
 	}
 	d.items.New = func() any {
 		it := &item{d: d, wake: make(chan struct{}, 1)}
@@ -134,7 +141,7 @@ func New(cfg Config, deps schedule.Deps) (*Driver, error) {
 		return it
 	}
 	d.timer = deps.Clock.NewTimer(d.fire)
-	d.limit(deps.Limiter, d.core.Count())
+	d.limit(deps.Limiter, d.health.Count())
 	return d, nil
 }
 
@@ -161,7 +168,19 @@ func (d *Driver) Do(ctx context.Context, req *infer.Request, send infer.SendFunc
 }
 
 func (d *Driver) enqueue(it *item) error {
+	var n news
+	err := d.queue(it, &n)
+	d.carry(&n)
+	if n.fault != nil && !n.had {
+		return errFault(it.req)
+	}
+	return err
+}
+
+func (d *Driver) queue(it *item, n *news) error {
 	d.mu.Lock()
+	defer d.unlock(n)
+	n.item = it
 	now := d.deps.Clock.Now()
 	it.At = now
 	it.req.Times.QueueStart = now
@@ -173,39 +192,33 @@ func (d *Driver) enqueue(it *item) error {
 	it.Caller, it.Weight = it.req.Caller, it.req.Weight
 	rival, err := d.admitLocked(it)
 	if err != nil {
-		d.mu.Unlock()
 		return err
 	}
-	before := d.core.Pending()
 	d.displaceLocked(rival)
-	d.core.Add(&it.Entry)
+	d.waiting.add(it)
+	n.had = true
 	if d.cfg.Preserve {
 		d.order.add(it)
 	}
-	var posts *batch
+	d.core.Add(&it.Entry)
 	if !it.req.Burst.Add(d, now) {
-		posts = d.nextLocked(now)
+		d.nextLocked(now)
 	}
-	d.unlock(posts, before)
+	n.whole = true
 	return nil
-}
-
-// unlock gives the lock back after an event, posts what it formed, and tells of it: so many
-// were pending before.
-func (d *Driver) unlock(posts *batch, before int) {
-	delta := d.core.Pending() - before
-	late := d.lateLocked()
-	d.mu.Unlock()
-	d.post(posts)
-	d.queued(delta)
-	d.tell(late)
 }
 
 // Dispatch is infer.Dispatcher's: the burst that requests were read in is over.
 func (d *Driver) Dispatch() {
+	var n news
+	d.next(&n)
+	d.carry(&n)
+}
+
+func (d *Driver) next(n *news) {
 	d.mu.Lock()
-	before := d.core.Pending()
-	d.unlock(d.nextLocked(d.deps.Clock.Now()), before)
+	defer d.unlock(n)
+	d.nextLocked(d.deps.Clock.Now())
 }
 
 // admitLocked readies an item for the line, or refuses it. rival gives way to it; nil:
@@ -236,33 +249,20 @@ func (d *Driver) stoppingError(req *infer.Request) error {
 }
 
 // nextLocked forms every batch that can leave and sets the timer for what waits.
-func (d *Driver) nextLocked(now int64) *batch {
-	var f forming
+func (d *Driver) nextLocked(now int64) {
 	if d.limits.to != nil {
-		d.shareLocked(&f, now)
-		return f.first
+		d.shareLocked(now)
+		return
 	}
-	for d.formLocked(&f, now) {
+	for d.formLocked(now) {
 	}
-	return f.first
 }
 
-// post gives batches to their instances, without the lock. A caller that left between
-// the batch's forming and its posting is cancelled after it.
+// post gives batches to their instances, without the lock.
 func (d *Driver) post(b *batch) {
-	for b != nil {
-		next := b.post
-		b.post = nil
-		if b.fault != nil {
-			b = joined(b.failed(), next)
-			continue
+	if b != nil {
+		for p := (posting{b: b}); !p.run(d); {
 		}
-		d.deps.Executors[b.instance].Execute(&b.Batch)
-		b.posted.Store(true)
-		if b.leavers.Load() > 0 {
-			d.cancelLeavers(b)
-		}
-		b = next
 	}
 	d.flushLimits()
 }
@@ -292,32 +292,32 @@ func (d *Driver) cancelLeavers(b *batch) {
 	}
 	d.mu.Unlock()
 	for _, i := range gone {
-		d.deps.Executors[b.instance].Cancel(&b.Batch, i)
-	}
-}
-
-func (d *Driver) queued(delta int) {
-	if delta != 0 && d.deps.Observer != nil {
-		d.deps.Observer.Queued(delta)
+		d.cancel(b, i)
 	}
 }
 
 // fire is the timer: queue timeouts and the end of delays.
 func (d *Driver) fire() {
+	var n news
+	d.expire(&n)
+	d.carry(&n)
+}
+
+func (d *Driver) expire(n *news) {
 	d.mu.Lock()
+	defer d.unlock(n)
 	d.armed = 0
 	now := d.deps.Clock.Now()
-	before := d.core.Pending()
 	for e := d.core.Expire(now); e != nil; e = d.core.Expire(now) {
 		d.failLocked(e.Owner.(*item), d.expired(e))
 	}
-	posts := d.nextLocked(now)
+	d.nextLocked(now)
 	d.idleLocked()
-	d.unlock(posts, before)
 }
 
-// failLocked answers an item that is neither waiting any more nor in a batch.
+// failLocked answers an item that the core has let go of, and that is in no batch.
 func (d *Driver) failLocked(it *item, err error) {
+	d.waiting.remove(it)
 	d.layout.release(it)
 	d.pushLocked(it, part{err: err, final: true}, !d.cfg.Preserve)
 	if d.cfg.Preserve {
@@ -336,70 +336,54 @@ func (d *Driver) pushLocked(it *item, p part, wake bool) bool {
 	return ok
 }
 
-func (d *Driver) lateLocked() []*item {
-	late := d.late
-	d.late = nil
-	return late
-}
-
 // InstanceDown is Scheduler.InstanceDown.
-func (d *Driver) InstanceDown(i int) {
-	d.mu.Lock()
-	var posts *batch
-	before := d.core.Pending()
-	if i >= 0 && i < d.core.Count() {
-		d.core.Down(i)
-		d.withdrawLocked(i)
-		posts = d.nextLocked(d.deps.Clock.Now()) // a core may refuse what waits for this one
-	}
-	delta := d.core.Pending() - before
-	d.mu.Unlock()
-	d.post(posts)
-	d.queued(delta)
-}
+func (d *Driver) InstanceDown(i int) { d.instance(i, false) }
 
 // InstanceUp is Scheduler.InstanceUp.
-func (d *Driver) InstanceUp(i int) {
-	d.mu.Lock()
-	if i < 0 || i >= d.core.Count() {
-		d.mu.Unlock()
+func (d *Driver) InstanceUp(i int) { d.instance(i, true) }
+
+func (d *Driver) instance(i int, up bool) {
+	if i < 0 || i >= len(d.deps.Executors) {
 		return
 	}
-	before := d.core.Pending()
-	d.core.Up(i)
-	posts := d.nextLocked(d.deps.Clock.Now())
-	delta := d.core.Pending() - before
-	d.mu.Unlock()
-	d.post(posts)
-	d.queued(delta)
+	var n news
+	d.turned(i, up, &n)
+	d.carry(&n)
+}
+
+func (d *Driver) turned(i int, up bool, n *news) {
+	d.mu.Lock()
+	defer d.unlock(n)
+	if up {
+		d.health.Up(i)
+		d.core.Up(i)
+	} else {
+		d.health.Down(i)
+		d.core.Down(i)
+		d.withdrawLocked(i)
+	}
+	d.nextLocked(d.deps.Clock.Now()) // a core may refuse what waits for one that is down
 }
 
 // Ready is Scheduler.Ready.
 func (d *Driver) Ready() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.core.Ready()
+	return d.health.Ready()
 }
 
 // Pending is Scheduler.Pending.
 func (d *Driver) Pending() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.core.Pending()
+	return d.waiting.n
 }
 
 // Drain is Scheduler.Drain. It returns ctx's cause when requests had to be failed.
 func (d *Driver) Drain(ctx context.Context) error {
-	d.mu.Lock()
-	d.stopping.Store(true)
-	d.core.Flush()
-	before := d.core.Pending()
-	posts := d.nextLocked(d.deps.Clock.Now())
-	d.idleLocked()
-	delta := d.core.Pending() - before
-	d.mu.Unlock()
-	d.post(posts)
-	d.queued(delta)
+	var n news
+	d.stop(&n)
+	d.carry(&n)
 	select {
 	case <-d.idle:
 		d.timer.Stop()
@@ -407,26 +391,41 @@ func (d *Driver) Drain(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	n := d.abort()
+	failed := d.abort()
 	d.leaveLimits()
-	if n > 0 {
+	if failed > 0 {
 		return infer.Errorf(infer.Cancelled, "model '%s' version %s: %d requests failed while stopping: %w", d.cfg.Model.Name,
-			d.version, n, context.Cause(ctx))
+			d.version, failed, context.Cause(ctx))
 	}
 	return nil
 }
 
+func (d *Driver) stop(n *news) {
+	d.mu.Lock()
+	defer d.unlock(n)
+	d.stopping.Store(true)
+	d.core.Flush()
+	d.nextLocked(d.deps.Clock.Now())
+	d.idleLocked()
+}
+
 // abort fails whatever is left and counts it.
 func (d *Driver) abort() int {
-	d.mu.Lock()
-	d.timer.Stop()
-	before := d.core.Pending()
-	failed := before
-	for e := d.core.Any(); e != nil; e = d.core.Any() {
-		it := e.Owner.(*item)
-		d.failLocked(it, d.stoppingError(it.req))
+	var n news
+	failed, cancels := d.failAll(&n)
+	d.carry(&n)
+	for _, b := range cancels {
+		d.cancelLeavers(b)
 	}
-	var cancels []*batch
+	return failed
+}
+
+// failAll also gives back the batches that instances are to hear about.
+func (d *Driver) failAll(n *news) (failed int, cancels []*batch) {
+	d.mu.Lock()
+	defer d.unlock(n)
+	d.timer.Stop()
+	failed = d.waiting.n
 	for b := d.inflight.head; b != nil; b = b.next {
 		for _, it := range b.items {
 			if _, done := it.state(); done || it.left {
@@ -442,22 +441,19 @@ func (d *Driver) abort() int {
 			cancels = append(cancels, b)
 		}
 	}
-	d.idleLocked()
-	late := d.lateLocked()
-	d.mu.Unlock()
-	d.queued(-before)
-	d.tell(late)
-	for _, b := range cancels {
-		d.cancelLeavers(b)
+	for e := d.core.Any(); e != nil; e = d.core.Any() {
+		it := e.Owner.(*item)
+		d.failLocked(it, d.stoppingError(it.req))
 	}
-	return failed
+	d.idleLocked()
+	return failed, cancels
 }
 
 func (d *Driver) idleLocked() {
 	if d.isIdle || !d.stopping.Load() {
 		return
 	}
-	if d.core.Pending() == 0 && d.inflight.head == nil && d.settling.Load() == 0 {
+	if d.waiting.n == 0 && d.inflight.head == nil && d.settling.Load() == 0 {
 		d.isIdle = true
 		close(d.idle)
 	}

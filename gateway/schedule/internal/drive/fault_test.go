@@ -46,7 +46,9 @@ func TestFaultsOfALongLine(t *testing.T) {
 		f, stage, seen := &fake{}, &faulty{}, &counts{}
 		d := schedule.Deps{Executors: []infer.Executor{f}, Observer: seen, Clock: schedule.GoClock{}, IDs: new(atomic.Uint64),
 			Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
-		s, err := drive.New(drive.Config{Model: model(0), Core: queue.New(single{}, queue.Lines{Default: queue.Line{Limit: n}}, 1), Stage: stage}, d)
+		s, err := drive.New(drive.Config{Model: model(0), Make: func() (drive.Core, drive.Stage) {
+			return queue.New(single{}, queue.Lines{Default: queue.Line{Limit: n}}, 1), stage
+		}}, d)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -35,6 +35,10 @@ type item struct {
 	left         bool   // nobody waits for the batch's answer any more
 	before, next *item  // order
 	ordered      bool   // is in order
+	waits        bool   // is in waiting
+	spoilt       bool   // a core that met a panic has known it: it is not used again
+
+	lineBefore, lineNext *item // waiting
 
 	mu    sync.Mutex
 	parts []part // handed over, not yet taken
@@ -75,13 +79,13 @@ func (it *item) reset(req *infer.Request) {
 	it.Rows = max(req.Rows, 1)
 	it.Losses = 0
 	it.slot, it.private, it.rowSize = nil, nil, 0
-	it.batch, it.left, it.ordered = nil, false, false
+	it.batch, it.left, it.ordered, it.waits = nil, false, false, false
 	it.sent, it.done, it.gone = false, false, false
 	it.busy, it.over, it.quit = false, false, false
 }
 
 func (d *Driver) recycle(it *item) {
-	if it.refs.Add(-1) > 0 {
+	if it.refs.Add(-1) > 0 || it.spoilt {
 		return
 	}
 	select {

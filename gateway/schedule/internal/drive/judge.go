@@ -39,25 +39,45 @@ func (d *Driver) expired(e *queue.Entry) error {
 	return infer.Refusef(infer.Unavailable, infer.ReasonQueueTimeout, "Request timeout expired")
 }
 
-// stageLocked shows a result to the stage.
-func (b *batch) stageLocked(res *infer.Result) {
-	entries := b.d.scratch[:0]
-	for _, it := range b.items {
-		entries = append(entries, &it.Entry)
+// stageLocked shows a result to the batch's stage.
+func (b *batch) stageLocked(entries []*queue.Entry, res *infer.Result) {
+	if b.endStage(entries, res); res.Err != nil && res.More {
+		b.fault = res.Err // nobody hears of a part's
 	}
-	b.d.cfg.Stage.End(&b.Batch, entries, res)
-	b.d.scratch = entries[:0]
+	if b.fault != nil && res.Err == nil {
+		res.Err, res.Outputs, res.Responses = b.fault, nil, nil
+	}
+}
+
+// endStage calls Stage.End. Its panic fails the batch.
+func (b *batch) endStage(entries []*queue.Entry, res *infer.Result) {
+	defer func() {
+		if v := recover(); v != nil {
+			res.Err, res.Outputs, res.Responses = b.bugLocked(v), nil, nil
+		}
+	}()
+	b.stage.End(&b.Batch, entries, res)
 }
 
 // part is a result that others follow.
 func (b *batch) part(res *infer.Result, t times) {
-	if b.d.cfg.Stage != nil {
-		b.d.mu.Lock()
-		b.stageLocked(res)
-		b.d.mu.Unlock()
+	if b.stage != nil {
+		var n news
+		b.show(res, &n)
+		b.d.carry(&n)
 	}
 	b.hand(res, t)
 	b.d.advance()
+}
+
+func (b *batch) show(res *infer.Result, n *news) {
+	b.d.mu.Lock()
+	defer b.d.unlock(n)
+	entries := make([]*queue.Entry, 0, len(b.items))
+	for _, it := range b.items {
+		entries = append(entries, &it.Entry)
+	}
+	b.stageLocked(entries, res)
 }
 
 // repeats says that a request of the batch asks to be executed again.
@@ -70,13 +90,13 @@ func repeats(res *infer.Result) bool {
 	return false
 }
 
-// repeatLocked queues the requests again that ask for it, and says which those are.
-func (b *batch) repeatLocked(res *infer.Result) []bool {
+// repeatLocked queues the requests again that ask for it, and notes in again which those
+// are.
+func (b *batch) repeatLocked(res *infer.Result, again []bool) {
 	core, ok := b.d.core.(Repeater)
-	if !ok || !repeats(res) {
-		return nil
+	if !ok {
+		return
 	}
-	again := make([]bool, len(b.items))
 	for i := range res.Responses {
 		r := &res.Responses[i]
 		if !r.Repeat || r.Index < 0 || r.Index >= len(b.items) || again[r.Index] {
@@ -87,7 +107,7 @@ func (b *batch) repeatLocked(res *infer.Result) []bool {
 			continue
 		}
 		it.batch = nil
+		b.d.waiting.add(it)
 		again[r.Index] = true
 	}
-	return again
 }

@@ -12,6 +12,8 @@ type limits struct {
 	to      schedule.Limiter // nil: instances share nothing
 	wishes  []bool           // instances that stand in line
 	waiting int              // how many
+	offered int              // 1 + the instance that was granted and has no batch yet; 0: none
+	ending  int              // 1 + the instance whose batch has ended and that has not given back; 0: none
 }
 
 func (d *Driver) limit(to schedule.Limiter, instances int) {
@@ -19,17 +21,48 @@ func (d *Driver) limit(to schedule.Limiter, instances int) {
 		return
 	}
 	d.limits = limits{to: to, wishes: make([]bool, instances)}
-	for i := range instances {
+	d.holdAll()
+	to.Notify(d.granted)
+}
+
+func (d *Driver) holdAll() {
+	for i := range d.limits.wishes {
 		d.core.Hold(i, true)
 	}
-	to.Notify(d.granted)
+}
+
+// renewLimits takes back what was asked for a core that is not there any more.
+func (d *Driver) renewLimits() {
+	if d.limits.to == nil {
+		return
+	}
+	if i := d.limits.ending - 1; i >= 0 {
+		d.limits.ending = 0
+		d.limits.to.Done(i, false)
+	}
+	if i := d.limits.offered - 1; i >= 0 {
+		d.limits.offered = 0
+		d.limits.to.Return(i)
+	}
+	for i := range d.limits.wishes {
+		d.withdrawLocked(i)
+	}
 }
 
 // forming is the batches of one event, in order.
 type forming struct{ first, last *batch }
 
+func (f *forming) add(b *batch) {
+	if f.last == nil {
+		f.first = b
+	} else {
+		f.last.post = b
+	}
+	f.last = b
+}
+
 // formLocked forms one batch; false: none can leave. It notes when to ask again.
-func (d *Driver) formLocked(f *forming, now int64) bool {
+func (d *Driver) formLocked(now int64) bool {
 	entries, i := d.core.Next(now, d.scratch[:0])
 	d.scratch = entries[:0]
 	if i < 0 {
@@ -39,25 +72,18 @@ func (d *Driver) formLocked(f *forming, now int64) bool {
 		}
 		return false
 	}
-	b := d.newBatch(entries, i, now)
-	d.inflight.add(b)
-	if f.last == nil {
-		f.first = b
-	} else {
-		f.last.post = b
-	}
-	f.last = b
+	d.newBatch(entries, i, now)
 	return true
 }
 
 // shareLocked asks for every instance that is free while something waits, and gives up
 // its wishes when nothing does.
-func (d *Driver) shareLocked(f *forming, now int64) {
-	d.formLocked(f, now) // takes nothing, but sets the timer for what waits
-	for i := 0; i < len(d.limits.wishes) && d.core.Pending() > 0; i++ {
-		d.wishLocked(f, i, now)
+func (d *Driver) shareLocked(now int64) {
+	d.formLocked(now) // takes nothing, but sets the timer for what waits
+	for i := 0; i < len(d.limits.wishes) && d.waiting.n > 0; i++ {
+		d.wishLocked(i, now)
 	}
-	if d.core.Pending() > 0 || d.limits.waiting == 0 {
+	if d.waiting.n > 0 || d.limits.waiting == 0 {
 		return
 	}
 	for i := range d.limits.wishes {
@@ -66,12 +92,12 @@ func (d *Driver) shareLocked(f *forming, now int64) {
 }
 
 // wishLocked asks for an instance if it is free.
-func (d *Driver) wishLocked(f *forming, i int, now int64) {
+func (d *Driver) wishLocked(i int, now int64) {
 	if d.limits.wishes[i] || !d.freeLocked(i) {
 		return
 	}
 	if d.limits.to.Want(i) {
-		d.offerLocked(f, i, now)
+		d.offerLocked(i, now)
 		return
 	}
 	d.limits.wishes[i] = true
@@ -87,11 +113,13 @@ func (d *Driver) freeLocked(i int) bool {
 }
 
 // offerLocked lets the core use a grant, or returns it.
-func (d *Driver) offerLocked(f *forming, i int, now int64) bool {
+func (d *Driver) offerLocked(i int, now int64) bool {
+	d.limits.offered = i + 1 // a batch takes it
 	d.core.Hold(i, false)
-	used := d.formLocked(f, now)
+	used := d.formLocked(now)
 	d.core.Hold(i, true)
 	if !used {
+		d.limits.offered = 0
 		d.limits.to.Return(i)
 	}
 	return used
@@ -108,42 +136,46 @@ func (d *Driver) withdrawLocked(i int) {
 // granted is what the limiter calls, without any lock. What is not used is not asked
 // for again here: two models that both can't use it yet would pass it to and fro.
 func (d *Driver) granted(i int) {
+	var n news
+	if d.take(i, &n) || n.fault != nil {
+		d.carry(&n)
+	}
+}
+
+// take accepts a grant that still stands; false: it doesn't.
+func (d *Driver) take(i int, n *news) bool {
 	d.mu.Lock()
+	defer d.unlock(n)
 	if !d.limits.wishes[i] || !d.limits.to.Accept(i) {
-		d.mu.Unlock()
-		return
+		return false
 	}
 	d.limits.wishes[i] = false
 	d.limits.waiting--
-	var f forming
 	now := d.deps.Clock.Now()
-	before := d.core.Pending()
-	if d.offerLocked(&f, i, now) {
-		d.shareLocked(&f, now)
+	if d.offerLocked(i, now) {
+		d.shareLocked(now)
 	}
-	delta := d.core.Pending() - before
-	d.mu.Unlock()
-	d.post(f.first)
-	d.queued(delta)
+	return true
 }
 
 // freedLocked is nextLocked when instance i's batch has ended: what it had is given back,
 // and in the same moment asked for again if there is more to do.
-func (d *Driver) freedLocked(i int, now int64) *batch {
+func (d *Driver) freedLocked(i int, now int64) {
 	if d.limits.to == nil {
-		return d.nextLocked(now)
+		d.limits.ending = 0
+		d.nextLocked(now)
+		return
 	}
-	var f forming
-	again := d.core.Pending() > 0 && d.freeLocked(i)
+	again := d.waiting.n > 0 && d.freeLocked(i)
+	d.limits.ending = 0
 	switch {
 	case d.limits.to.Done(i, again):
-		d.offerLocked(&f, i, now)
+		d.offerLocked(i, now)
 	case again:
 		d.limits.wishes[i] = true
 		d.limits.waiting++
 	}
-	d.shareLocked(&f, now)
-	return f.first
+	d.shareLocked(now)
 }
 
 // flushLimits tells other models of what this one gave back; no lock is held.

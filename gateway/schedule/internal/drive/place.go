@@ -328,3 +328,16 @@ func (l *layout) freePrivate(it *item) {
 		it.private = nil
 	}
 }
+
+// reset forgets the slot that is being filled, and all that is kept for others. A slot that
+// requests have rows in is given back with the last of them.
+func (l *layout) reset() {
+	s := l.current
+	l.current, l.want, l.spare = nil, 0, nil
+	if s != nil {
+		s.current = false
+		if s.users == 0 {
+			l.memory.Free(s.block)
+		}
+	}
+}

@@ -20,7 +20,7 @@ type watchable interface {
 // Start is schedule.Starter's. Answers that keep an order, come in any number or belong
 // to sequences need a goroutine that waits, so those schedulers say false.
 func (d *Driver) Start(ctx context.Context, req *infer.Request, to infer.Sink) bool {
-	if d.cfg.Preserve || d.cfg.Model.Decoupled || d.cfg.Stage != nil {
+	if d.cfg.Preserve || d.cfg.Model.Decoupled || d.staged {
 		return false
 	}
 	if ctx.Err() != nil {
@@ -102,6 +102,7 @@ func (it *item) Ended() {
 	err, to := left(it.ctx, it.req), it.to
 	d.leave(it)
 	d.recycle(it)
+	defer d.caught("a caller met a fault")
 	infer.Flush(to.Done(err))
 }
 
@@ -129,45 +130,75 @@ func (it *item) claim(again bool) (p part, ok bool) {
 
 // deliver sends what was handed over to a sink, unless another goroutine is at it. It is
 // called without locks, by who holds a reference. What it returns is to be flushed.
-func (d *Driver) deliver(it *item) infer.Flusher {
+func (d *Driver) deliver(it *item) (f infer.Flusher) {
 	p, ok := it.claim(false)
-	for ok {
-		resp, err := d.reply(it, &p)
-		if err == nil && it.to.Large(resp) {
+	if !ok {
+		return nil
+	}
+	return d.deliverFrom(it, &p, nil, false)
+}
+
+// deliverLarge is deliver for an answer that takes long, on a goroutine of its own.
+func (d *Driver) deliverLarge(it *item, p part, resp *infer.Response) {
+	defer d.recycle(it)
+	defer d.caught("a connection met a fault")
+	infer.Flush(d.deliverFrom(it, &p, resp, true))
+}
+
+// deliverFrom begins with a part, or with its response if there is one already. patient says
+// that its goroutine has time. A sink that panics has its end, if it hasn't yet.
+func (d *Driver) deliverFrom(it *item, p *part, resp *infer.Response, patient bool) (f infer.Flusher) {
+	to, over, whole := it.to, false, false
+	defer func() {
+		if !whole {
+			f = d.giveUp(it, to, over, recover())
+			p.mem.Release()
+		}
+	}()
+	for ok := true; ok; *p, ok = it.claim(true) {
+		var err error
+		if resp == nil {
+			resp, err = d.reply(it, p)
+		}
+		if err == nil && !patient && to.Large(resp) {
 			it.refs.Add(1)
 			if p.batch != nil {
 				p.batch.Woke = true
 			}
-			go d.deliverLarge(it, p.final, resp)
-			return nil
+			go d.deliverLarge(it, *p, resp)
+			break
 		}
-		if f, over := d.send(it, p.final, resp, err); over {
-			return f
+		if over, err = d.send(it, p.final, resp, err); over {
+			f = to.Done(err)
+			break
 		}
-		p, ok = it.claim(true)
+		resp = nil
 	}
-	return nil
+	whole = true
+	return f
 }
 
-// deliverLarge is deliver for an answer that takes long, on a goroutine of its own.
-func (d *Driver) deliverLarge(it *item, final bool, resp *infer.Response) {
-	defer d.recycle(it)
-	f, over := d.send(it, final, resp, nil)
-	for p, ok := it.claim(true); !over && ok; p, ok = it.claim(true) {
-		var err error
-		resp, err = d.reply(it, &p)
-		f, over = d.send(it, p.final, resp, err)
+// giveUp ends an item whose sink has panicked, unless its Done did.
+func (d *Driver) giveUp(it *item, to infer.Sink, over bool, v any) infer.Flusher {
+	err := infer.Recovered(v)
+	d.log("a caller met a fault", err)
+	if over {
+		return nil
 	}
-	infer.Flush(f)
+	err = errFault(it.req)
+	_, _ = d.send(it, false, nil, err)
+	defer d.caught("a caller met a fault")
+	return to.Done(err)
 }
 
-// send sends one response, or an error, and says that it was the last.
-func (d *Driver) send(it *item, final bool, resp *infer.Response, err error) (f infer.Flusher, over bool) {
+// send sends one response, or an error, and says that it was the last: then the sink's Done
+// is to be called with the error that comes back, and the item may be another's.
+func (d *Driver) send(it *item, final bool, resp *infer.Response, err error) (over bool, end error) {
 	if err == nil {
 		err = it.to.Send(resp)
 	}
 	if !final && err == nil {
-		return nil, false
+		return false, nil
 	}
 	it.mu.Lock()
 	it.over = true
@@ -176,13 +207,16 @@ func (d *Driver) send(it *item, final bool, resp *infer.Response, err error) (f 
 		d.leave(it)
 	}
 	it.unwatch()
-	to := it.to
 	d.recycle(it)
-	return to.Done(err), true
+	return true, err
 }
 
 // tell delivers to items that were failed while the lock was held.
 func (d *Driver) tell(late []*item) {
+	if len(late) == 0 {
+		return
+	}
+	defer d.caught("a connection met a fault")
 	var fs infer.Flushers
 	for _, it := range late {
 		fs.Add(d.deliver(it))

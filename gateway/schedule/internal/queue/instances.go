@@ -90,3 +90,12 @@ func (in *Instances) Ready() int { return in.ready }
 
 // Count counts all instances.
 func (in *Instances) Count() int { return len(in.all) }
+
+// Restore makes them as others are, but for who is held back: nobody is.
+func (in *Instances) Restore(from *Instances) {
+	in.all = append(in.all[:0], from.all...)
+	for i := range in.all {
+		in.all[i].held = false
+	}
+	in.ready = from.ready
+}

@@ -1,0 +1,204 @@
+package drive
+
+import (
+	"errors"
+
+	"github.com/sluice-serve/sluice/infer"
+)
+
+// deliver is Batch.Deliver.
+func (b *batch) deliver(res *infer.Result) {
+	d := b.d
+	now := d.deps.Clock.Now()
+	t := b.timesAt(now, res.Compute)
+	if res.More {
+		b.part(res, t)
+		return
+	}
+	lost := res.Err != nil && errors.Is(res.Err, infer.ErrWorkerLost)
+	if b.trace != nil {
+		b.traced(res, now)
+	}
+	e := ending{res: res, times: t, early: repeats(res)}
+	if !b.end(now, lost, &e) {
+		res.Memory.Release() // it had an end before
+		d.carry(&e.news)
+		return
+	}
+	if e.fault != nil {
+		b.release(e.again)
+	}
+	for !b.tell(&e) {
+	}
+}
+
+// failed ends a batch that can't be posted. It gives the batches that follow to its
+// caller, which posts them: a long line of such batches must not nest.
+func (b *batch) failed() *batch {
+	now := b.d.deps.Clock.Now()
+	res := &infer.Result{Err: b.fault}
+	if b.trace != nil {
+		b.traced(res, now)
+	}
+	e := ending{res: res, times: b.timesAt(now, infer.ComputeTimes{})}
+	ended := b.end(now, false, &e)
+	posts := e.posts
+	e.posts = nil
+	if !ended {
+		b.d.carry(&e.news)
+		return posts
+	}
+	if e.fault != nil {
+		b.release(e.again)
+	}
+	for !b.tell(&e) {
+	}
+	return posts
+}
+
+// ending is a batch that has ended, while others hear of it.
+type ending struct {
+	news
+	res   *infer.Result
+	times times
+	again []bool // which items will be tried again; nil: none
+	early bool   // its answers go before the next batch: what that answers comes behind them
+	step  int
+}
+
+// tell goes through the steps until one panics: false, and it goes on behind it. Each step
+// notes the next one first.
+func (b *batch) tell(e *ending) (over bool) {
+	d := b.d
+	defer func() {
+		if !over {
+			d.log("the end of a batch met a fault", infer.Recovered(recover()))
+		}
+	}()
+	switch e.step {
+	case 0:
+		e.step = 1
+		if e.early {
+			b.hand(e.res, e.times)
+		}
+		fallthrough
+	case 1:
+		e.step = 2
+		d.post(e.posts)
+		fallthrough
+	case 2:
+		e.step = 3
+		if o := d.deps.Observer; o != nil && e.delta != 0 {
+			o.Queued(e.delta)
+		}
+		fallthrough
+	case 3:
+		e.step = 4
+		if o := d.deps.Observer; o != nil && e.res.Err == nil {
+			o.Executed(len(b.Requests)-b.nulls, b.executedRows(), e.times.compute())
+		}
+		fallthrough
+	case 4:
+		e.step = 5
+		if !e.early {
+			b.hand(e.res, e.times)
+		}
+		fallthrough
+	case 5:
+		e.step = 6
+		b.settle(e.res, e.times, e.again)
+		fallthrough
+	case 6:
+		e.step = 7
+		b.letGo()
+	}
+	if e.late != nil {
+		d.tell(e.late)
+	}
+	if e.met() {
+		d.logBugs(&e.news)
+	}
+	return true
+}
+
+// end frees the instance and forms the next batches, and notes which items will be tried
+// again. ended is false where the batch had ended before.
+func (b *batch) end(now int64, lost bool, e *ending) (ended bool) {
+	d, res := b.d, e.res
+	d.mu.Lock()
+	defer d.unlock(&e.news)
+	if b.ended {
+		return false
+	}
+	b.ended, ended = true, true
+	d.settling.Add(1)
+	d.inflight.remove(b)
+	d.limits.ending = b.instance + 1
+	entries := d.scratch[:0]
+	for _, it := range b.items {
+		entries = append(entries, &it.Entry)
+	}
+	d.scratch = entries[:0]
+	if b.stage != nil {
+		b.stageLocked(entries, res)
+	}
+	if b.era != d.era {
+		entries = nil // another core's
+	}
+	if lost {
+		d.health.Lost(b.instance, b.life)
+		d.core.Lost(b.instance, b.life, entries)
+	} else {
+		d.health.Done(b.instance)
+		d.core.Done(b.instance, entries)
+	}
+	if lost || e.early {
+		e.again = make([]bool, len(b.items))
+	}
+	switch {
+	case entries == nil || e.again == nil:
+	case lost:
+		for i, it := range b.items {
+			e.again[i] = b.retryLocked(it)
+		}
+	default:
+		b.repeatLocked(res, e.again)
+	}
+	d.freedLocked(b.instance, now)
+	b.releaseLocked(e.again)
+	e.whole = true
+	return true
+}
+
+// releaseLocked gives back the memory of the items that are not tried again.
+func (b *batch) releaseLocked(again []bool) {
+	for i, it := range b.items {
+		if !it.null && (again == nil || !again[i]) {
+			it.batch = nil
+			b.d.layout.release(it)
+		}
+	}
+}
+
+// release is releaseLocked after a panic.
+func (b *batch) release(again []bool) {
+	b.d.mu.Lock()
+	defer b.d.mu.Unlock()
+	quietly(func() { b.releaseLocked(again) })
+}
+
+// retryLocked puts an item back into the line if it may be tried again: it belongs to
+// no sequence whose state was lost, no answer of it was sent, someone waits for it, and it is its first loss.
+func (b *batch) retryLocked(it *item) bool {
+	d := b.d
+	if sent, _ := it.state(); sent || it.left || it.null || !it.req.Correlation.IsZero() && !d.cfg.Sequences {
+		return false
+	}
+	if !d.core.Again(&it.Entry) {
+		d.logLost(it)
+		return false
+	}
+	it.batch = nil
+	d.waiting.add(it)
+	return true
+}
