@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -26,24 +25,14 @@ import (
 	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/internal/leak"
+	"github.com/sluice-serve/sluice/internal/variants"
 	"github.com/sluice-serve/sluice/proto/inference"
 )
 
-// carrier is the transport of this run: every test runs on each.
-var carrier Transport
+// carrier is the transport of this run: every test of a server runs on each.
+var carrier = variants.New(TransportOwn, TransportLibrary)
 
-func TestMain(m *testing.M) {
-	for _, carrier = range []Transport{TransportOwn, TransportLibrary} {
-		fmt.Println("transport:", carrier)
-		if code := m.Run(); code != 0 {
-			os.Exit(code)
-		}
-	}
-	if err := leak.Find(); err != nil {
-		fmt.Println("goroutines left:", err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { carrier.Main(m, func() error { return leak.Find() }) }
 
 // rig is a server on loopback, a client of it, and the fakes behind it.
 type rig struct {
@@ -64,7 +53,7 @@ func start(t *testing.T, options ...option) *rig {
 	t.Helper()
 	r := &rig{pipeline: &fakePipeline{}, control: &fakeControl{watch: make(chan bool, 1)}, bodies: &fakeBodies{}}
 	cfg := DefaultConfig()
-	cfg.Address, cfg.Port, cfg.Transport = "127.0.0.1", 0, carrier
+	cfg.Address, cfg.Port, cfg.Transport = "127.0.0.1", 0, carrier.Now(t)
 	for _, o := range options {
 		o(&cfg, r)
 	}

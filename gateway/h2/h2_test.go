@@ -6,11 +6,9 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,24 +32,15 @@ import (
 	"github.com/sluice-serve/sluice/gateway/loop/looptest"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/internal/leak"
+	"github.com/sluice-serve/sluice/internal/variants"
 )
 
-// looped says that connections are parked between their frames, whenever they can be.
-var looped bool
+// looped says that connections are parked between their frames, whenever they can be: every
+// test of a server runs with a goroutine for each connection, and parked. Those that bring
+// loops of their own run once.
+var looped = variants.New(false, true)
 
-// TestMain runs everything twice: with a goroutine for each connection, and parked.
-func TestMain(m *testing.M) {
-	for _, looped = range []bool{false, true} {
-		fmt.Println("parked:", looped)
-		if code := m.Run(); code != 0 {
-			os.Exit(code)
-		}
-	}
-	if err := leak.Find(); err != nil {
-		fmt.Println("goroutines left:", err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { looped.Main(m, func() error { return leak.Find() }) }
 
 // heap is Memory that counts what is out.
 type heap struct {
@@ -178,7 +167,7 @@ func start(t testing.TB, change func(*Config)) *fixture {
 	if change != nil {
 		change(&cfg)
 	}
-	if looped {
+	if cfg.Loops == nil && looped.Now(t) {
 		cfg.Loops = []*loop.Loop{looptest.Start(t)}
 	}
 	f := &fixture{memory: &heap{}, health: health.NewServer()}

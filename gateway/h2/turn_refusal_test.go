@@ -41,9 +41,6 @@ func (w *waits) Begin(context.Context, Call) (Call, error) {
 func TestRefusalsHoldNobody(t *testing.T) {
 	l := looptest.Start(t)
 	loops := func(c *Config) { c.Loops, c.MaxStreams = []*loop.Loop{l}, 4 }
-	was := looped
-	looped = false
-	defer func() { looped = was }()
 	w := &waits{told: make(chan struct{}, 100), release: make(chan struct{})}
 	f, quick := start(t, loops), start(t, loops)
 	f.s.Handle("/test.Waits/Call", w)

@@ -61,9 +61,6 @@ func lingering(t *testing.T, wait time.Duration, send func(fd int)) {
 func TestPassedDescriptorsHoldNobody(t *testing.T) {
 	l := looptest.Start(t)
 	loops := func(c *Config) { c.Loops = []*loop.Loop{l} }
-	was := looped
-	looped = false
-	defer func() { looped = was }()
 	local, quick := start(t, loops), start(t, loops)
 	path := filepath.Join(t.TempDir(), "s")
 	ul, err := net.Listen("unix", path)

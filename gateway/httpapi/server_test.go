@@ -26,23 +26,13 @@ import (
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/internal/leak"
+	"github.com/sluice-serve/sluice/internal/variants"
 )
 
-// carrier is the transport of this run: every test runs on each.
-var carrier Transport
+// carrier is the transport of this run: every test of a server runs on each.
+var carrier = variants.New(TransportOwn, TransportLibrary)
 
-func TestMain(m *testing.M) {
-	for _, carrier = range []Transport{TransportOwn, TransportLibrary} {
-		fmt.Println("transport:", carrier)
-		if code := m.Run(); code != 0 {
-			os.Exit(code)
-		}
-	}
-	if err := leak.Find(); err != nil {
-		fmt.Println("goroutines left:", err)
-		os.Exit(1)
-	}
-}
+func TestMain(m *testing.M) { carrier.Main(m, func() error { return leak.Find() }) }
 
 // start serves a fake on what c says and stops with the test.
 func start(t *testing.T, f *fake, c Config) *Server {
@@ -50,7 +40,7 @@ func start(t *testing.T, f *fake, c Config) *Server {
 	if c.Address == "" {
 		c.Address = "127.0.0.1"
 	}
-	c.Transport = carrier
+	c.Transport = carrier.Now(t)
 	s := NewServer(c, newFakeAPI(f, APIConfig{HeaderForward: "^x-fwd"}), nil)
 	if err := s.Listen(t.Context()); err != nil {
 		t.Fatal(err)
