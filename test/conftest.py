@@ -7,6 +7,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "examples"))
 
 import harness  # noqa: E402
+from lots import pytest_runtestloop  # noqa: E402,F401  a hook of pytest
 
 
 @pytest.fixture(scope="session")
