@@ -133,7 +133,7 @@ def test_token(mesh, tmp_path):  # noqa: F811
 def test_retry_past_the_picker(mesh):  # noqa: F811
     """A call that the picked gateway certainly did not begin is repeated elsewhere: the picker's word does not bind it to that one."""
     with Faulty(lambda _: (503, [("x-sluice-reason", "not_ready")])) as half:
-        m = mesh(gateways=2, topology={"services": {"picker": {"timeout": "2s"}}, "upstream": {"errors_in_row": 1000}})
+        m = mesh(gateways=2, topology={"services": {"picker": {"timeout": "2s"}}, "upstream": {"errors_in_row": 1000, "balance": "round_robin"}})
         # it reports the load of an idle gateway, and takes no call
         m.topology["gateways"][1]["http"] = half.address
         m.write()
@@ -147,7 +147,7 @@ def test_retry_past_the_picker(mesh):  # noqa: F811
             return int(headers["x-envoy-attempt-count"])
 
         harness.wait_for(lambda: attempts() == 2, 15, "a call that was picked for it")
-        # Envoy draws another gateway a few times only: now and then a second attempt meets the same one, and a third does not.
-        assert 2 in (taken := [attempts() for _ in range(30)]) and taken.count(3) < 10, taken
+        # Round robin gives the other one for the second attempt; by chance it might be the same again.
+        assert set(taken := [attempts() for _ in range(30)]) <= {1, 2} and 2 in taken, taken
         line = m.calls(least=1, where=lambda c: c.get("attempts") == 2)[-1]
         assert line["picked"] == m.gateways[1].name and line["gateway"] == m.gateways[0].http, line

@@ -251,7 +251,7 @@ def test_worker_killed(mesh, load, report, tmp_path):
         for g in m.gateways:
             worker = g.workers()[0]
             os.kill(worker, signal.SIGKILL)
-            harness.wait_for(lambda: g.workers() and g.workers()[0] != worker and g.status("/v2/health/ready") == 200, 15, "a worker again")
+            harness.wait_for(lambda: set(g.workers()) - {worker} and g.status("/v2/health/ready") == 200, 15, "a worker again")
             checked(m)
             m.settled("http/default", 2)
             m.settled("grpc/default", 2)
