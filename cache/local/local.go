@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"time"
 
@@ -20,6 +21,9 @@ const (
 	maxShards = 64
 	// perShard is the least room of a shard: an entry larger than its shard is not kept.
 	perShard = 16 << 20
+	// perHold is how many nodes are looked at while a shard's lock is held: some
+	// microseconds. Evictions and purges that take more let others in between.
+	perHold = 64
 )
 
 // Cache is a cache.Level.
@@ -28,6 +32,8 @@ type Cache struct {
 	shared bool // the clock is that of queries
 	shards []shard
 	mask   uint32
+
+	purging sync.Mutex // one purge at a time: a shard has one place to go on at
 }
 
 var _ cache.Level = (*Cache)(nil)
@@ -37,8 +43,9 @@ type shard struct {
 	room  int64 // bytes at most
 	bytes int64
 	nodes map[cache.Key]*node
-	// The queue: new ones come to head, hand goes from tail to head.
-	head, tail, hand *node
+	// The queue: new ones come to head, hand goes from tail to head, and a purge from head to
+	// tail: next is where it goes on.
+	head, tail, hand, next *node
 
 	lookups, hits, evictions uint64
 	looking, inserting       int64 // nanoseconds
@@ -71,6 +78,11 @@ func New(cfg Config) *Cache {
 	return c
 }
 
+// shard is that of a key. Clients choose what they ask, but not where it goes: a word of a
+// form that changes by d moves the key's first sum by d times a word of the secret, and
+// Spread folds all bits of that product into those that are used here, so whoever doesn't
+// know the secret draws shards at random. Who only watches what was evicted learns them one
+// request at a time, and gains no more than by filling the cache as a whole.
 func (c *Cache) shard(k *cache.Key) *shard {
 	return &c.shards[uint32(k.Spread())&c.mask]
 }
@@ -120,13 +132,36 @@ func (c *Cache) Insert(q *cache.Query, e *cache.Entry) {
 	if old := s.nodes[n.key]; old != nil {
 		s.remove(old)
 	}
-	if e.Size() <= s.room {
-		for s.bytes+e.Size() > s.room {
-			s.evict(now)
+	if s.makeRoom(e.Size(), now) {
+		if old := s.nodes[n.key]; old != nil {
+			s.remove(old) // it came meanwhile
 		}
 		s.add(n)
 	}
 	s.inserting += c.cfg.Now() - now
+}
+
+// makeRoom evicts until there is room for so many bytes; false: they are more than the shard
+// holds. It lets go of the lock, which its caller holds, every perHold nodes.
+func (s *shard) makeRoom(size, now int64) bool {
+	if size > s.room {
+		return false
+	}
+	patience := 2 * len(s.nodes) // others may visit nodes faster than the hand comes by
+	for looked := 1; s.bytes+size > s.room; looked++ {
+		s.pass(now, looked > patience)
+		if looked%perHold == 0 {
+			s.breathe()
+		}
+	}
+	return true
+}
+
+// breathe lets others have the lock, and the processor: who waits for one may need both.
+func (s *shard) breathe() {
+	s.mu.Unlock()
+	runtime.Gosched()
+	s.mu.Lock()
 }
 
 func (s *shard) add(n *node) {
@@ -147,6 +182,9 @@ func (s *shard) remove(n *node) {
 	if s.hand == n {
 		s.hand = n.prev
 	}
+	if s.next == n {
+		s.next = n.next
+	}
 	if n.prev != nil {
 		n.prev.next = n.next
 	} else {
@@ -159,19 +197,17 @@ func (s *shard) remove(n *node) {
 	}
 }
 
-// evict removes the first that was not visited since the hand last came by, or has
-// expired; the shard is not empty.
-func (s *shard) evict(now int64) {
+// pass lets the hand pass one node of a shard that has some: it removes one that was not
+// visited since it last came by, or has expired, or any.
+func (s *shard) pass(now int64, anyOne bool) {
 	n := s.hand
-	for {
-		if n == nil {
-			n = s.tail
-		}
-		if !n.visited || n.expires != 0 && n.expires <= now {
-			break
-		}
+	if n == nil {
+		n = s.tail
+	}
+	if n.visited && !anyOne && (n.expires == 0 || n.expires > now) {
 		n.visited = false
-		n = n.prev
+		s.hand = n.prev
+		return
 	}
 	s.hand = n
 	s.remove(n)
@@ -180,21 +216,31 @@ func (s *shard) evict(now int64) {
 
 // Purge is cache.Level.
 func (c *Cache) Purge(_ context.Context, sel cache.Selector) (int64, error) {
+	c.purging.Lock()
+	defer c.purging.Unlock()
 	var removed int64
 	for i := range c.shards {
-		s := &c.shards[i]
-		s.mu.Lock()
-		for n := s.head; n != nil; {
-			next := n.next
-			if sel.Matches(n.entry) {
-				s.remove(n)
-				removed++
-			}
-			n = next
-		}
-		s.mu.Unlock()
+		removed += c.shards[i].purge(&sel)
 	}
 	return removed, nil
+}
+
+func (s *shard) purge(sel *cache.Selector) (removed int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next = s.head
+	for looked := 1; s.next != nil; looked++ {
+		n := s.next
+		s.next = n.next
+		if sel.Matches(n.entry) {
+			s.remove(n)
+			removed++
+		}
+		if looked%perHold == 0 {
+			s.breathe()
+		}
+	}
+	return removed
 }
 
 // Figures is cache.Level.
