@@ -119,7 +119,7 @@ func (t *mailbox) view(_ int, s wire.Segment) ([]byte, error) {
 }
 
 func (t *mailbox) alloc(x *execution, n int64) (*block, error) {
-	mem, err := t.lane.alloc(x, n)
+	mem, err := t.lane.alloc(x, n, t.lane.Responses.Alloc)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func (t *mailbox) place(d *draft, b *block, data []byte) wire.Segment {
 func (t *mailbox) send(x *execution, d *draft) error {
 	t.encoded = wire.AppendResult(t.encoded[:0], &d.result)
 	c := shm.Completion{Batch: x.batch.ID, Mailbox: t.index}
-	mem, err := t.lane.alloc(x, int64(len(t.encoded)))
+	mem, err := t.lane.alloc(x, int64(len(t.encoded)), t.lane.Responses.AllocSmall)
 	switch {
 	case err == nil:
 		copy(mem, t.encoded)
@@ -191,18 +191,18 @@ func (t *mailbox) close() {
 	delete(t.lane.boxes, t.index)
 }
 
-// alloc takes memory from the response arena. While it is full it waits for the
+// alloc takes memory from the response arena, by one of its ways. While it is full it waits for the
 // gateway to give some back, for a bounded time and as long as somebody waits for x. Requests
 // that are executed one by one wait once together: what they have is not given back before
 // all have ended.
-func (l *lane) alloc(x *execution, n int64) ([]byte, error) {
+func (l *lane) alloc(x *execution, n int64, from func(int64) ([]byte, error)) ([]byte, error) {
 	l.drain()
-	mem, err := l.Responses.Alloc(n)
+	mem, err := from(n)
 	if err == nil || n > l.Responses.Size() || x.starved && x.window != noWindow {
 		return mem, err
 	}
 	const look = 10 * time.Millisecond
-	for end := time.Now().Add(l.wait); err != nil; mem, err = l.Responses.Alloc(n) {
+	for end := time.Now().Add(l.wait); err != nil; mem, err = from(n) {
 		left := time.Until(end)
 		if left <= 0 || x.allCancelled() || l.gone.Load() {
 			x.starved = x.window != noWindow

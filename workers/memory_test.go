@@ -2,6 +2,7 @@ package workers_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -58,6 +59,42 @@ func TestLaneKeepsNoMemory(t *testing.T) {
 					more = res.More
 					g.lane.Release(c.Token)
 				}
+			}
+		})
+	}
+}
+
+// TestLaneIsFilledToTheByte answers a batch with all the memory that there is: what tells of
+// the answers has room of its own, whatever the arena's size is.
+func TestLaneIsFilledToTheByte(t *testing.T) {
+	for _, size := range []int{64 << 10, 100 << 10, 1 << 20, 1000 << 10} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			s := &scripted{}
+			s.execute.Store(func(b backend.Batch) error {
+				mem, err := b.Alloc(int64(size))
+				if err != nil {
+					return err
+				}
+				for i := range mem {
+					mem[i] = byte(i)
+				}
+				return b.Outputs([]infer.Tensor{{Name: "OUTPUT0", Datatype: infer.Uint8, Shape: []int64{2, int64(size / 2)}, Data: mem}})
+			})
+			g := startLocal(t, workers.Config{MemoryWait: time.Minute}, scriptedDeps(s), int64(size))
+			g.hello(t, true)
+			g.load(t, loadRequest(1, fp32Config(nil), 0))
+			batch, data := rowsBatch(1, 2, 4)
+			p := g.layOut(t, batch, data)
+			for range 3 {
+				g.post(0, p)
+				c, res := g.result(t)
+				if c.Fault != 0 || res.Err != "" || len(res.Outputs) != 1 {
+					t.Fatalf("completion %+v, result %+v", c, res)
+				}
+				if got := g.data(t, res.Outputs[0]); len(got) != size || got[size-1] != byte(size-1) {
+					t.Errorf("%d bytes, want %d", len(got), size)
+				}
+				g.lane.Release(c.Token)
 			}
 		})
 	}

@@ -13,6 +13,10 @@ import (
 // maxArena keeps block numbers within 32 bits.
 const maxArena = int64(1) << 36
 
+// reserved is what an arena of a peer has behind its size, for AllocSmall alone: what tells
+// of tensors must have room where they fill the arena.
+const reserved = 64 << 10
+
 // Arena is memory of a fixed size that tensors and descriptors are laid out in. One
 // side owns the allocation (Alloc, Free); the other reads by offset (View). Its
 // methods are safe for concurrent use, but for Close.
@@ -21,22 +25,24 @@ const maxArena = int64(1) << 36
 // holes, and a hole costs more than the page faults that it saves. Since the lowest
 // free address is taken first, what is resident stays near the peak of use.
 type Arena struct {
-	mem []byte
-	fd  int // -1: no memfd under it
+	mem  []byte
+	size int64 // of mem, without what is reserved
+	fd   int   // -1: no memfd under it
 
 	mu    sync.Mutex
 	buddy *buddy // nil: the peer allocates
+	rest  *buddy // of what is reserved; nil: nothing is
 }
 
 // NewArena makes an arena of size bytes (rounded up to a page) that this process
 // allocates from and its peers read: they can map it read-only, but neither write nor
 // resize it. name shows in /proc only.
 func NewArena(name string, size int64) (*Arena, error) {
-	a, err := newArena(name, size, true)
+	a, err := newArena(name, size, 0)
 	if err != nil {
 		return nil, err
 	}
-	a.buddy = newBuddy(a.Size() >> unitShift)
+	a.buddy = newBuddy(a.size >> unitShift)
 	// Before Linux 5.1 there is no such seal; a worker could then write into the
 	// inputs of its own models, which is no wall between tenants anyway.
 	err = seal(a.fd, sealSize|sealFutureWrite|unix.F_SEAL_SEAL)
@@ -50,9 +56,10 @@ func NewArena(name string, size int64) (*Arena, error) {
 }
 
 // NewPeerArena makes an arena that the peer maps writable and allocates from
-// (OpenArena); this process only reads it, by View. Alloc panics.
+// (OpenArena); this process only reads it, by View. Alloc panics. A little more than size is
+// mapped: see AllocSmall.
 func NewPeerArena(name string, size int64) (*Arena, error) {
-	a, err := newArena(name, size, false)
+	a, err := newArena(name, size, reserved)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +77,11 @@ func OpenArena(fd int, writable bool) (*Arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	if size > maxArena || size%unitSize != 0 {
+	more := int64(0)
+	if writable {
+		more = reserved
+	}
+	if size <= more || size > maxArena+more || size%unitSize != 0 {
 		return nil, fmt.Errorf("shm: an arena can't have %d bytes", size)
 	}
 	mem, err := mapShared(fd, size, writable)
@@ -78,9 +89,9 @@ func OpenArena(fd int, writable bool) (*Arena, error) {
 		return nil, err
 	}
 	unix.CloseOnExec(fd)
-	a := &Arena{mem: mem, fd: fd}
+	a := &Arena{mem: mem, size: size - more, fd: fd}
 	if writable {
-		a.buddy = newBuddy(size >> unitShift)
+		a.buddy, a.rest = newBuddy(a.size>>unitShift), newBuddy(more>>unitShift)
 	}
 	return a, nil
 }
@@ -96,7 +107,7 @@ func NewHeap(limit int64) (*Arena, error) {
 	if err != nil {
 		return nil, fmt.Errorf("shm: map %d bytes: %w", size, err)
 	}
-	return &Arena{mem: mem, fd: -1, buddy: newBuddy(size >> unitShift)}, nil
+	return &Arena{mem: mem, size: size, fd: -1, buddy: newBuddy(size >> unitShift)}, nil
 }
 
 func arenaSize(size int64) (int64, error) {
@@ -106,20 +117,21 @@ func arenaSize(size int64) (int64, error) {
 	return roundToPage(size), nil
 }
 
-func newArena(name string, size int64, writable bool) (*Arena, error) {
+// newArena is an arena with more behind it for its peer, where that is what allocates.
+func newArena(name string, size, more int64) (*Arena, error) {
 	size, err := arenaSize(size)
 	if err != nil {
 		return nil, err
 	}
-	fd, err := newMemfd(name, size)
+	fd, err := newMemfd(name, size+more)
 	if err != nil {
 		return nil, err
 	}
-	mem, err := mapShared(fd, size, writable)
+	mem, err := mapShared(fd, size+more, more == 0)
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
-	return &Arena{mem: mem, fd: fd}, nil
+	return &Arena{mem: mem, size: size, fd: fd}, nil
 }
 
 // Alloc takes n >= 0 bytes, aligned to 64, with whatever they held before. The caller
@@ -131,9 +143,9 @@ func (a *Arena) Alloc(n int64) ([]byte, error) {
 	if n < 0 {
 		panic(fmt.Sprintf("shm: Alloc of %d bytes", n))
 	}
-	if n > int64(len(a.mem)) {
+	if n > a.size {
 		return nil, infer.Refusef(infer.Unavailable, infer.ReasonMemory,
-			"%d bytes don't fit into the tensor memory of %d bytes", n, len(a.mem))
+			"%d bytes don't fit into the tensor memory of %d bytes", n, a.size)
 	}
 	units := max(uint32((n+unitSize-1)>>unitShift), 1)
 	a.mu.Lock()
@@ -142,9 +154,25 @@ func (a *Arena) Alloc(n int64) ([]byte, error) {
 	a.mu.Unlock()
 	if !ok {
 		return nil, infer.Refusef(infer.Unavailable, infer.ReasonMemory,
-			"no room for %d bytes: %d of %d bytes of tensor memory are in use", n, inUse<<unitShift, len(a.mem))
+			"no room for %d bytes: %d of %d bytes of tensor memory are in use", n, inUse<<unitShift, a.size)
 	}
 	off := int64(start) << unitShift
+	return a.mem[off : off+n : off+max(n, 1)], nil
+}
+
+// AllocSmall is Alloc for what tells of tensors: an arena that was opened to be allocated from
+// has memory for it which Alloc doesn't give away, 64 KiB, and begins with that.
+func (a *Arena) AllocSmall(n int64) ([]byte, error) {
+	if a.rest == nil || n < 0 || n > reserved {
+		return a.Alloc(n)
+	}
+	a.mu.Lock()
+	start, ok := a.rest.alloc(max(uint32((n+unitSize-1)>>unitShift), 1))
+	a.mu.Unlock()
+	if !ok {
+		return a.Alloc(n)
+	}
+	off := a.size + int64(start)<<unitShift
 	return a.mem[off : off+n : off+max(n, 1)], nil
 }
 
@@ -165,6 +193,10 @@ func (a *Arena) FreeAt(off int64) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock() // release panics on a double free
+	if off >= a.size {
+		a.rest.release(uint32((off - a.size) >> unitShift))
+		return
+	}
 	a.buddy.release(uint32(off >> unitShift))
 }
 
@@ -199,10 +231,10 @@ func (a *Arena) View(off, n int64) ([]byte, error) {
 // FD is the memfd to hand over; it stays the arena's.
 func (a *Arena) FD() int { return a.fd }
 
-// Size is the arena's size in bytes.
-func (a *Arena) Size() int64 { return int64(len(a.mem)) }
+// Size is what Alloc can give away in all, in bytes.
+func (a *Arena) Size() int64 { return a.size }
 
-// InUse is the bytes in blocks that were allocated and not freed; 0 for an arena that
+// InUse is the bytes in blocks from Alloc that were not freed; 0 for an arena that
 // the peer allocates from.
 func (a *Arena) InUse() int64 {
 	if a.buddy == nil {

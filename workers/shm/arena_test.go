@@ -324,6 +324,89 @@ func TestArenaConcurrent(t *testing.T) {
 	}
 }
 
+// An arena of any size is given away whole, and again once it was cut up.
+func TestArenaOfAnySizeIsOneBlock(t *testing.T) {
+	for _, size := range []int64{4096, 12 << 10, 100 << 10, 1 << 20, 1000 << 10, 3<<20 + 4096} {
+		a := openTestArena(t, size)
+		for _, n := range []int64{size, size - 64, size/2 + 1} {
+			b, err := a.Alloc(n)
+			if err != nil {
+				t.Fatalf("%d of %d bytes: %v", n, size, err)
+			}
+			if n == size {
+				if _, err := a.Alloc(1); err == nil {
+					t.Errorf("more than %d bytes", size)
+				}
+			}
+			a.Free(b)
+			small := make([][]byte, 0, 20)
+			for range 20 {
+				if b, err := a.Alloc(100); err == nil {
+					small = append(small, b)
+				}
+			}
+			if _, err := a.Alloc(size); err == nil {
+				t.Errorf("all of %d bytes, while some are in use", size)
+			}
+			for _, b := range small {
+				a.Free(b)
+			}
+		}
+		if a.InUse() != 0 {
+			t.Errorf("%d bytes in use of %d", a.InUse(), size)
+		}
+	}
+}
+
+// What is kept for small things is theirs alone, and is given back like all else.
+func TestArenaKeepsRoomForSmallThings(t *testing.T) {
+	ours, err := NewPeerArena("test", 100<<10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	a, err := OpenArena(dup(t, ours.FD()), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if ours.Size() != 100<<10 || a.Size() != 100<<10 {
+		t.Fatalf("%d and %d bytes, want %d", ours.Size(), a.Size(), 100<<10)
+	}
+	for range 2 {
+		all, err := a.Alloc(a.Size())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var small [][]byte
+		for {
+			b, err := a.AllocSmall(1000)
+			if err != nil {
+				break
+			}
+			off, _ := a.Offset(b)
+			if there, err := ours.View(off, 1000); err != nil || off < a.Size() {
+				t.Fatalf("at %d: %v", off, err)
+			} else if b[999] = 7; there[999] != 7 {
+				t.Fatal("the peer sees something else")
+			}
+			small = append(small, b)
+		}
+		if len(small) != reserved/1024 {
+			t.Errorf("%d small things", len(small))
+		}
+		a.Free(all)
+		if b, err := a.AllocSmall(1000); err != nil {
+			t.Errorf("beside it: %v", err)
+		} else {
+			a.Free(b)
+		}
+		for _, b := range small {
+			a.Free(b)
+		}
+	}
+}
+
 func FuzzBuddy(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 0x80, 200, 0x81})
 	f.Fuzz(func(t *testing.T, ops []byte) {
@@ -341,7 +424,7 @@ func FuzzBuddy(f *testing.F) {
 				starts = append(starts[:i], starts[i+1:]...)
 				continue
 			}
-			n := uint32(op&0x7f)*37 + 1
+			n := uint32(op&0x7f)*40 + 1 // some are more than the largest power of two
 			start, ok := b.alloc(n)
 			if !ok {
 				continue

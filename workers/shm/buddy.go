@@ -65,7 +65,7 @@ func (b *buddy) alloc(n uint32) (uint32, bool) {
 		}
 	}
 	if order >= len(b.free) {
-		return 0, false
+		return b.allocFirst(n)
 	}
 	k := order
 	for try := 0; ; try++ {
@@ -89,6 +89,37 @@ func (b *buddy) alloc(n uint32) (uint32, bool) {
 		b.scatter(tail, start+1<<order-tail)
 	}
 	return b.take(start, units), true
+}
+
+// allocFirst takes a block at the very start that is larger than any power of two in an
+// arena whose size is none: of as many free blocks as it takes.
+func (b *buddy) allocFirst(n uint32) (uint32, bool) {
+	b.flush()
+	end := uint32(0)
+	for end < n {
+		o, ok := b.freeAt(end)
+		if !ok {
+			return 0, false
+		}
+		end += 1 << o
+	}
+	for at := uint32(0); at < end; {
+		o, _ := b.freeAt(at)
+		b.remove(o, int(at>>o))
+		at += 1 << o
+	}
+	b.giveBack(n, end-n)
+	return b.take(0, n), true
+}
+
+// freeAt is the order of the free block that starts at a unit.
+func (b *buddy) freeAt(start uint32) (order int, ok bool) {
+	for o := range b.free {
+		if start&(1<<o-1) == 0 && b.free[o].has(int(start>>o)) {
+			return o, true
+		}
+	}
+	return 0, false
 }
 
 func (b *buddy) take(start, units uint32) uint32 {
