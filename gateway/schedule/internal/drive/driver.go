@@ -469,8 +469,9 @@ func left(ctx context.Context, req *infer.Request) error {
 	return infer.Refusef(infer.Cancelled, reason, "%srequest cancelled: %w", req.Prefix(), cause)
 }
 
+// logLost is called with the lock held, so it leaves the writing to a goroutine.
 func (d *Driver) logLost(it *item) {
-	d.deps.Log.Error("request refused: two workers ended under it",
+	go d.deps.Log.Error("request refused: two workers ended under it",
 		slog.String("request_id", it.req.ID), slog.String("model", d.cfg.Model.Name), slog.String("version", d.version),
 		slog.Duration("age", time.Duration(d.deps.Clock.Now()-it.At)))
 }
