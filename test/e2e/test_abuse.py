@@ -28,8 +28,10 @@ def soak(built):
     (["-seconds=3", "-seed=12", "-tls", "-only=tls-,h1-slow,h2-rapid,grpc-half"], 3),
     (["-seconds=4", "-seed=13", "-http-transport=library", "-grpc-transport=library", "-memory=1536"], 6),
 ], ids=["sluice", "tls", "library"])
-def test_short_soak(soak, args, kinds):
-    """What `make soak` does for ten minutes, for a few seconds: workers are killed in between, and many attacks have their turn."""
+def test_short_soak(soak, args, kinds, monkeypatch):
+    """What `make soak` does for ten minutes, for a few seconds: workers are killed in between, and many attacks have their turn.
+    Connections are read by three loops, as on a machine of twelve cores."""
+    monkeypatch.setenv("GOMAXPROCS", "12")
     said = soak(*args)
     killed, ran = re.search(r"(\d+) workers were killed, (\d+) of \d+ attacks ran", said).groups()
     assert "round 1" in said and int(killed) > 0 and int(ran) >= kinds, said
