@@ -30,9 +30,9 @@ export seconds found
 
 targets=$(grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' cache cmd gateway infer proto tracing workers xds 2>/dev/null |
   sed -E 's|/[^/]*:func | |' | sort -u)
-# A package's tests run while the next package is built.
+# A package's tests run while the next package is built. -trimpath: what the compiler makes is the same in every checkout.
 cut -d' ' -f1 <<<"$targets" | uniq | while read -r folder; do
   binary=$bin/${folder//\//_}
-  go test -c -tags onnxruntime -fuzz . -o "$binary" "./$folder" >&2 || { echo "$binary $folder FuzzNothing"; continue; }
+  go test -c -trimpath -ldflags='-s -w' -tags onnxruntime -fuzz . -o "$binary" "./$folder" >&2 || { echo "$binary $folder FuzzNothing"; continue; }
   awk -v b="$binary" -v f="$folder" '$1 == f { print b, $1, $2 }' <<<"$targets"
 done | xargs -P 2 -L 1 bash -c 'one "$@"' fuzz
