@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/cmd/internal/timerslack"
+	"github.com/sluice-serve/sluice/cmd/internal/wakelatency"
 	"github.com/sluice-serve/sluice/cmd/sluice/internal/access"
 	"github.com/sluice-serve/sluice/cmd/sluice/internal/flags"
 	"github.com/sluice-serve/sluice/cmd/sluice/internal/health"
@@ -123,6 +124,13 @@ func serve(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	slack := timerslack.Widen(timerSlack) // does not return when it works
 	threads()
+	if s.WakeLatency >= 0 {
+		held, err := wakelatency.Hold(wakelatency.Device, s.WakeLatency)
+		if err != nil {
+			return fmt.Errorf("--cpu-wake-latency-us: %w", err)
+		}
+		defer held.Close()
+	}
 	s.Config.Version = version
 	debug.SetGCPercent(s.Config.Cache.GCPercent(gcPercent))
 	outside(&s.Config)

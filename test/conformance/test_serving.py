@@ -1,5 +1,7 @@
 """What surrounds the requests: queues, deadlines, broken models, the example, the measuring tool, health and reflection."""
 import json
+import os
+import struct
 import subprocess
 import sys
 import threading
@@ -207,3 +209,17 @@ def test_static_gateway(built):
     """The gateway's binary stands alone."""
     run = subprocess.run(["ldd", harness.BINARY], capture_output=True, text=True)
     assert "not a dynamic executable" in run.stdout + run.stderr
+
+
+@pytest.mark.skipif(not os.access("/dev/cpu_dma_latency", os.R_OK | os.W_OK), reason="/dev/cpu_dma_latency is not there to be written")
+def test_cores_wake_soon(start, tmp_path):
+    """--cpu-wake-latency-us holds while the server runs, and no longer."""
+    def asked():
+        with open("/dev/cpu_dma_latency", "rb", buffering=0) as f:
+            return struct.unpack("=i", f.read(4))[0]
+
+    before = asked()
+    server = start(repositories=[tmp_path], flags=["--cpu-wake-latency-us=7"])
+    assert asked() == min(before, 7)
+    server.stop()
+    assert asked() == before

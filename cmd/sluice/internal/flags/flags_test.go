@@ -21,7 +21,10 @@ func parse(t *testing.T, args ...string) *Serve {
 
 func TestBothForms(t *testing.T) {
 	s := parse(t, "--http-port", "18000", "--grpc-port=18001", "--exit-on-error", "false", "--allow-metrics=0",
-		"--disable-auto-complete-config", "--model-store=/n", "--exit-timeout-secs=5", "--strict-readiness")
+		"--disable-auto-complete-config", "--model-store=/n", "--exit-timeout-secs=5", "--strict-readiness", "--cpu-wake-latency-us=20")
+	if none := parse(t); s.WakeLatency != 20*time.Microsecond || none.WakeLatency >= 0 {
+		t.Errorf("cores wake within %v, and within %v where nobody asked", s.WakeLatency, none.WakeLatency)
+	}
 	c := s.Config
 	if c.HTTP.Port != 18000 || c.GRPC.Port != 18001 || c.Repository.ExitOnError || c.Metrics.Allow || !c.Repository.NoAutoComplete ||
 		len(c.Repository.Paths) != 2 || c.ExitTimeout != 5*time.Second || !c.Repository.StrictReadiness {

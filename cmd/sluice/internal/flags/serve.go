@@ -19,6 +19,8 @@ type Serve struct {
 	Config  gateway.Config
 	Help    bool     // asked for; nothing else counts
 	Notices []string // flags that were taken without effect, and why
+	// WakeLatency is how long a core that rests may take to wake; negative: nobody asks.
+	WakeLatency time.Duration
 
 	trace     traceFlags
 	grpcTLS   bool   // --grpc-use-ssl or --grpc-use-ssl-mutual is on
@@ -87,7 +89,7 @@ func ParseCheck(args []string, env func(string) (string, bool)) (*Serve, error) 
 }
 
 func newServe() *Serve {
-	s := &Serve{Config: gateway.DefaultConfig()}
+	s := &Serve{Config: gateway.DefaultConfig(), WakeLatency: -1}
 	s.Config.Repository.TempDir = os.TempDir()
 	return s
 }
@@ -132,6 +134,9 @@ func (s *Serve) server() []flag {
 		{name: "exit-grace-ms", arg: "integer", def: "1000",
 			help: "Milliseconds between answering not ready and refusing connections, so that load balancers can notice.",
 			set:  durationInto(&c.ExitGrace, time.Millisecond)},
+		{name: "cpu-wake-latency-us", arg: "integer", help: "Microseconds that a core which rests may take to wake, asked of the kernel while the server " +
+			"runs (/dev/cpu_dma_latency must be there to be written). 0 keeps all cores from resting: a server with little to do answers sooner, " +
+			"and the machine takes more power. Not asked unless given.", set: durationInto(&s.WakeLatency, time.Microsecond)},
 		{name: "port-file", arg: "string", help: "Write the ports listened on to this file, as JSON, once the server is ready; " +
 			"for port 0, which takes any free one.", set: stringInto(&c.PortFile)},
 		{name: "max-body-memory-byte-size", arg: "integer", def: strconv.FormatInt(c.BodyLimit, 10),
