@@ -30,6 +30,7 @@ type decoder struct {
 type contents struct {
 	data   []byte
 	set    bool
+	own    bool // data was put together, and is no view on the message
 	shared bool // the tensor lies in a region
 }
 
@@ -155,10 +156,14 @@ func (d *decoder) input(c *Call, b []byte) error {
 	return nil
 }
 
-// add merges another occurrence of the field: the encodings, one behind the other.
+// add merges another occurrence of the field: the encodings, one behind the other. There may
+// be as many as bytes, so what was put together is not copied for each.
 func (c *contents) add(b []byte) {
 	if c.set && len(c.data) > 0 {
-		b = append(c.data[:len(c.data):len(c.data)], b...)
+		if !c.own {
+			c.data, c.own = append(make([]byte, 0, 2*(len(c.data)+len(b))), c.data...), true
+		}
+		b = append(c.data, b...)
 	}
 	c.data, c.set = b, true
 }
