@@ -395,18 +395,22 @@ func TestDecodeLargeTypedContents(t *testing.T) {
 	c.release()
 }
 
-// A message with its tensors in raw contents is quick to start, whatever its size, and one
-// whose numbers have to be written anew is not. In memory, its first tensor is aligned.
+// A message that is little but a tensor in raw contents is quick to start, whatever its size,
+// and one whose numbers have to be written anew is not, nor one with much else behind a little
+// tensor: fields come in any order. In memory, its first tensor is aligned.
 func TestQuickMessages(t *testing.T) {
 	const most = 1 << 10 // what the transport shows
 	raw, numbers := fp32Request(200_000), fp32Request(200_000)
 	typed("FP32", &inference.InferTensorContents{Fp32Contents: make([]float32, 200_000)})(numbers)
+	first := protowire.AppendBytes(protowire.AppendTag(nil, 7, protowire.BytesType), make([]byte, 4*tensorAlign))
 	h := &hotCall{s: testService(t, &fakeBodies{})}
 	for _, tc := range []struct {
 		name    string
 		message []byte
 		want    bool
-	}{{"raw", marshal(t, raw), true}, {"typed", marshal(t, numbers), false}, {"nonsense", bytes.Repeat([]byte{0xff}, most), false}, {"nothing", nil, false}} {
+	}{{"raw", marshal(t, raw), true}, {"raw first", append(slices.Clone(first), marshal(t, raw)...), false},
+		{"typed behind raw", append(first, marshal(t, numbers)...), false},
+		{"typed", marshal(t, numbers), false}, {"nonsense", bytes.Repeat([]byte{0xff}, most), false}, {"nothing", nil, false}} {
 		memory, err := h.Memory(int64(len(tc.message)), tc.message[:min(most, len(tc.message))])
 		if err != nil {
 			t.Fatal(err)
@@ -414,7 +418,8 @@ func TestQuickMessages(t *testing.T) {
 		if h.Quick() != tc.want {
 			t.Errorf("%s: quick %v, want %v", tc.name, h.Quick(), tc.want)
 		}
-		if at := int64(len(memory.Data)-len(tc.message)) + firstRaw(tc.message[:min(most, len(tc.message))]); tc.want && at%tensorAlign != 0 {
+		raw, _ := firstRaw(tc.message[:min(most, len(tc.message))])
+		if at := int64(len(memory.Data)-len(tc.message)) + raw; tc.want && at%tensorAlign != 0 {
 			t.Errorf("%s: the tensor is at %d", tc.name, at)
 		}
 		memory.Release()

@@ -87,15 +87,15 @@ type hotCall struct {
 	told   bool                    // the pipeline knows of the end
 	rest   func() error            // what is left of the pipeline's Open; nil: nothing
 
-	raw     bool // the message has a large tensor in its raw contents
+	quick   bool // the message is one large tensor in its raw contents, and little else
 	started bool // nobody waits for the answer: the scheduler brings it
 	spent   bool // it was answered, and nobody reads the request any more
 }
 
 // Memory places a message so that its first large tensor is aligned.
 func (h *hotCall) Memory(n int64, first []byte) (*infer.Buffer, error) {
-	raw := firstRaw(first)
-	h.raw = raw > 0
+	raw, size := firstRaw(first)
+	h.quick = raw > 0 && n-size <= maxBeside
 	pad := int64(0)
 	if n >= copyFrom {
 		pad = alignUp(raw) - raw
@@ -109,36 +109,41 @@ func (h *hotCall) Memory(n int64, first []byte) (*infer.Buffer, error) {
 	return memory, err
 }
 
-// Quick says that the message has raw contents, which are not looked at one by one.
-func (h *hotCall) Quick() bool { return h.raw }
+// maxBeside is how much there may be beside a large tensor in a quick message: what is read
+// field by field, and may be in any order.
+const maxBeside = 32 << 10
 
-// firstRaw is where the first large raw_input_contents begins in a message, 0 where its
-// beginning has none.
-func firstRaw(b []byte) int64 {
+// Quick says that nearly all of the message is one tensor in its raw contents, which is not
+// looked at number by number.
+func (h *hotCall) Quick() bool { return h.quick }
+
+// firstRaw is where the first large raw_input_contents begins in a message, and its size; 0
+// where its beginning has none.
+func firstRaw(b []byte) (at, size int64) {
 	cur := b
 	for len(cur) > 0 {
 		tag, n := varint(cur)
 		if n <= 0 {
-			return 0
+			return 0, 0
 		}
 		cur = cur[n:]
 		if protowire.Type(tag&7) != protowire.BytesType {
-			return 0
+			return 0, 0
 		}
 		l, n := varint(cur)
 		if n <= 0 {
-			return 0
+			return 0, 0
 		}
 		cur = cur[n:]
 		if tag>>3 == 7 && l >= tensorAlign {
-			return int64(len(b) - len(cur))
+			return int64(len(b) - len(cur)), int64(min(l, 1<<62))
 		}
 		if l > uint64(len(cur)) {
-			return 0
+			return 0, 0
 		}
 		cur = cur[l:]
 	}
-	return 0
+	return 0, 0
 }
 
 // Abort ends a call whose message never came.
