@@ -52,15 +52,34 @@ func (s *Flushers) Add(f Flusher) {
 	}
 }
 
-// Flush flushes them all and empties the set.
+// Flush flushes them all, in the order in which they were added, and empties the set. The panic
+// of one goes on to the caller when all the others have been flushed.
 func (s *Flushers) Flush() {
-	for i := range s.room[:s.n] {
-		s.room[i].Flush()
+	if s.n > 0 {
+		s.from(0)
+		*s = Flushers{}
 	}
-	for _, f := range s.more {
+}
+
+// from flushes those from i on.
+func (s *Flushers) from(i int) {
+	defer func() {
+		if i < s.n+len(s.more) { // one has panicked, and it was not the last
+			s.from(i)
+		}
+	}()
+	for i < s.n+len(s.more) {
+		f := s.at(i)
+		i++
 		f.Flush()
 	}
-	*s = Flushers{}
+}
+
+func (s *Flushers) at(i int) Flusher {
+	if i < s.n {
+		return s.room[i]
+	}
+	return s.more[i-s.n]
 }
 
 // Flush flushes f, if it is not nil.

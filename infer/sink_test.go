@@ -1,6 +1,9 @@
 package infer
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 type flusher struct{ n int }
 
@@ -24,5 +27,52 @@ func TestFlushers(t *testing.T) {
 				t.Errorf("%d was flushed %d times, want %d", i, all[i].n, round)
 			}
 		}
+	}
+}
+
+type faulty struct{ n int }
+
+func (f *faulty) Flush() { f.n++; panic("faulty") }
+
+// One that panics, or several, keep none of the others waiting.
+func TestFlushersAfterFaults(t *testing.T) {
+	for _, bad := range [][]int{{0}, {7}, {8}, {19}, {0, 1, 2, 18, 19}} {
+		var s Flushers
+		all, faults := make([]flusher, 20), make([]faulty, 20)
+		for i := range all {
+			if slices.Contains(bad, i) {
+				s.Add(&faults[i])
+				all[i].n++
+			} else {
+				s.Add(&all[i])
+			}
+		}
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%v: the panic was kept", bad)
+				}
+			}()
+			s.Flush()
+		}()
+		for i := range all {
+			if all[i].n != 1 || faults[i].n > 1 {
+				t.Errorf("%v: %d was flushed %d times", bad, i, all[i].n)
+			}
+		}
+	}
+}
+
+// TestFlushersAllocations holds that a set of the usual size costs nothing.
+func TestFlushersAllocations(t *testing.T) {
+	all := make([]flusher, 8)
+	if n := testing.AllocsPerRun(100, func() {
+		var s Flushers
+		for i := range all {
+			s.Add(&all[i])
+		}
+		s.Flush()
+	}); n != 0 {
+		t.Errorf("%.0f allocations", n)
 	}
 }
