@@ -119,11 +119,9 @@ func (d *decoder) large(c *Call, data mem.BufferSlice, bodies Bodies) error {
 	return err
 }
 
-// release gives back the request's memory.
-func (c *Call) release() {
-	c.Request.Memory.Release()
-	c.Request.Memory = nil
-}
+// release gives back the request's memory, once. Where the caller has left, a batch may still
+// have the request, and reads of it: nothing of it changes.
+func (c *Call) release() { c.Request.Memory.Release() }
 
 // modelInfer is the handler of ModelInfer on the hand-written codec.
 func modelInfer(srv any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (reply any, err error) {
