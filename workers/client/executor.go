@@ -38,8 +38,9 @@ type executor struct {
 	flags   []uint32     // guarded by mu: the cancel flags of current, in block
 
 	// The goroutine's that reads results.
-	result wire.Result
-	raw    []byte
+	result   wire.Result
+	raw      []byte
+	answered answered
 }
 
 // Place names the instance and its worker, for spans.

@@ -244,6 +244,9 @@ func (l *laneLink) receive(e *executor, c *shm.Completion, b *infer.Batch) (*rec
 	if e.result.ID != c.Batch {
 		return nil, fmt.Errorf("the result of batch %d came for batch %d", e.result.ID, c.Batch)
 	}
+	if err := e.answered.check(&e.result, b); err != nil {
+		return nil, err
+	}
 	r := &received{memory: l.memory, token: c.Token}
 	if err := r.setResult(&e.result, b, l.memory); err != nil {
 		r.releasePassed()

@@ -77,6 +77,8 @@ func (l *liar) lie(kind string, box uint32, off, n int64) error {
 		r.Outputs[0].Data = wire.IsInput(2, 4)
 	case "input far away":
 		r.Outputs[0].Data = wire.IsInput(1<<59, 4)
+	case "input before the first":
+		r.Outputs[0].Data = wire.Segment{Offset: wire.IsInput(0, 4).Offset | math.MinInt64, Length: 4}
 	case "input of another size": // its request has 16 bytes
 		r.Outputs[0].Data = wire.IsInput(0, 4)
 	case "one input that is, one that is not":
@@ -91,6 +93,17 @@ func (l *liar) lie(kind string, box uint32, off, n int64) error {
 		r.ID++
 	case "other mailbox":
 		c.Mailbox++
+	case "an answer behind the last": // its request may be another one by then
+		r.Outputs, r.Responses = nil, []wire.Response{{Final: true, Outputs: r.Outputs}}
+		r.More = true
+		if err := l.send(kind, c, &r); err != nil {
+			return err
+		}
+	case "outputs behind the last":
+		part := wire.Result{ID: b.ID, More: true, Responses: []wire.Response{{Final: true, Outputs: r.Outputs}}}
+		if err := l.send(kind, c, &part); err != nil {
+			return err
+		}
 	case "parts": // which is no lie
 		r.Outputs, r.Responses = nil, []wire.Response{{Outputs: r.Outputs}, {Err: "half", Code: infer.NotFound, Reason: "made up"}}
 		r.More = true
@@ -155,7 +168,8 @@ func (l *oneListener) Addr() net.Addr { return l.conn.LocalAddr() }
 
 // A worker that lies is replaced; its batch is lost and nothing else happens.
 func TestLiar(t *testing.T) {
-	for _, kind := range []string{"output outside", "input that is not there", "input far away", "input of another size",
+	for _, kind := range []string{"output outside", "input that is not there", "input far away", "input before the first",
+		"input of another size",
 		"one input that is, one that is not", "response outside", "other batch", "other batch inside", "other mailbox",
 		"descriptor outside", "descriptor of all memory", "garbage"} {
 		t.Run(kind, func(t *testing.T) {
@@ -174,6 +188,29 @@ func TestLiar(t *testing.T) {
 				t.Error("the request's memory is held")
 			}
 			eventually(t, "a restart", func() bool { return w.States()[0].Restarts > 0 })
+		})
+	}
+}
+
+// A request that has its final answer gets no other one: its caller may have made another
+// request of it, and an answer that names one of its inputs would be that one's.
+func TestLiarAnswersBehindTheLast(t *testing.T) {
+	for _, kind := range []string{"an answer behind the last", "outputs behind the last"} {
+		t.Run(kind, func(t *testing.T) {
+			l := as("liar")
+			l.Env = append(l.Env, lieEnv+"="+kind)
+			w := start(t, Config{Local: []LocalWorker{l}, Backoff: time.Millisecond, KillAfter: 10 * time.Millisecond})
+			v := load(t, w, spec(1, nil))
+			b, results := newBatch(1, 4)
+			v.Executor(0).Execute(b)
+			r := wait(t, results)
+			if !r.More || len(r.Responses) != 1 || !r.Responses[0].Response.Final {
+				t.Errorf("got %+v", r)
+			}
+			r.Memory.Release()
+			if r := wait(t, results); !errors.Is(r.Err, infer.ErrWorkerLost) {
+				t.Errorf("got %+v behind the last answer", r)
+			}
 		})
 	}
 }

@@ -82,6 +82,39 @@ func (r *received) setResponse(out *infer.RequestResult, w *wire.Response, b *in
 	return nil
 }
 
+// answered are the requests of a batch that parts of its result gave their final answers to.
+// Such a request may be another caller's already, so nothing may be read of it any more.
+type answered struct {
+	batch    uint64
+	requests []bool
+}
+
+// check is asked of each result before it is read with its batch's requests.
+func (a *answered) check(w *wire.Result, b *infer.Batch) error {
+	if a.batch == b.ID && len(a.requests) > 0 {
+		if len(w.Outputs) > 0 {
+			return infer.Errorf(infer.Internal, "an answer to a whole batch, of which requests have their final answers")
+		}
+		for i := range w.Responses {
+			if k := w.Responses[i].Index; k >= 0 && k < len(a.requests) && a.requests[k] {
+				return infer.Errorf(infer.Internal, "an answer to request %d, which had its final answer", k)
+			}
+		}
+	}
+	for i := range w.Responses {
+		p := &w.Responses[i]
+		if !w.More || !p.Final || p.Repeat || p.Err != "" || p.Index < 0 || p.Index >= len(b.Requests) {
+			continue
+		}
+		if a.batch != b.ID || len(a.requests) == 0 {
+			a.batch, a.requests = b.ID, grow(a.requests, len(b.Requests))
+			clear(a.requests)
+		}
+		a.requests[p.Index] = true
+	}
+	return nil
+}
+
 // appendTensors reads the outputs of a request of b, or with nil of several.
 func (r *received) appendTensors(dst []infer.Tensor, outputs []wire.Output, b *infer.Batch, q *infer.Request, mem viewer) ([]infer.Tensor, error) {
 	for i := range outputs {

@@ -123,6 +123,9 @@ func (l *streamLink) complete(m *workerpb.ExecuteResponse) error {
 	if err := wire.DecodeResult(m.Result, &e.result); err != nil {
 		return err
 	}
+	if err := e.answered.check(&e.result, b); err != nil {
+		return err
+	}
 	r := &received{}
 	if err := r.setResult(&e.result, b, pieces(m.Tensors)); err != nil {
 		return err
