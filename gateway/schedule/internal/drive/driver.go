@@ -315,10 +315,11 @@ func (d *Driver) expire(n *news) {
 	d.idleLocked()
 }
 
-// failLocked answers an item that the core has let go of, and that is in no batch.
+// failLocked answers an item that the core has let go of, and that is in no batch. It is among
+// those that wait until its memory is given back, so that it hears of a panic there.
 func (d *Driver) failLocked(it *item, err error) {
-	d.waiting.remove(it)
 	d.layout.release(it)
+	d.waiting.remove(it)
 	d.pushLocked(it, part{err: err, final: true}, !d.cfg.Preserve)
 	if d.cfg.Preserve {
 		d.order.advance()

@@ -323,9 +323,9 @@ func (l *layout) release(it *item) {
 
 // freePrivate gives back the block of an item that was never queued.
 func (l *layout) freePrivate(it *item) {
-	if it.private != nil {
-		l.memory.Free(it.private)
-		it.private = nil
+	if block := it.private; block != nil {
+		it.private = nil // first: a panic must not have it given back twice
+		l.memory.Free(block)
 	}
 }
 

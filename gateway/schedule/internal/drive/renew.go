@@ -72,7 +72,7 @@ func (d *Driver) logBugs(n *news) {
 		d.log("a scheduler met a fault: what waited is refused, and it begins anew", n.fault)
 	}
 	for _, err := range n.bugs {
-		d.log("a scheduler met a fault: a batch is refused", err)
+		d.log("a scheduler met a fault, and goes on", err)
 	}
 }
 
@@ -112,12 +112,8 @@ func (d *Driver) renewLocked(n *news) {
 	d.order.advance()
 	quietly(d.layout.reset)
 	quietly(d.renewLimits)
-	d.core, d.stage = d.cfg.Make()
-	d.core.Restore(&d.health)
-	d.holdAll()
-	if d.stopping.Load() {
-		d.core.Flush()
-	}
+	d.armed = 0 // nothing waits, and what armed it may not have come to its end
+	d.beginLocked()
 	d.idleLocked()
 }
 
@@ -222,11 +218,22 @@ func (p *posting) fail(d *Driver, v any) {
 		return
 	}
 	p.now = nil
-	d.mu.Lock()
+	if b.spoilLive() {
+		p.b = joined(b.failed(), p.b)
+	}
+}
+
+// spoilLive is spoil, of a batch that then is to end. false: it has ended, and its items may
+// be others' already.
+func (b *batch) spoilLive() bool {
+	b.d.mu.Lock()
+	defer b.d.mu.Unlock()
+	if b.ended {
+		return false
+	}
 	b.fault = errFault(b.requestOf())
 	b.spoil()
-	d.mu.Unlock()
-	p.b = joined(b.failed(), p.b)
+	return true
 }
 
 func (d *Driver) cancel(b *batch, index int) {
