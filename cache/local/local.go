@@ -142,7 +142,8 @@ func (c *Cache) Insert(q *cache.Query, e *cache.Entry) {
 }
 
 // makeRoom evicts until there is room for so many bytes; false: they are more than the shard
-// holds. It lets go of the lock, which its caller holds, every perHold nodes.
+// holds. It lets go of the lock, which its caller holds, every perHold nodes, until it has seen
+// each of them twice: by then others fill what it frees, and it would evict for them for ever.
 func (s *shard) makeRoom(size, now int64) bool {
 	if size > s.room {
 		return false
@@ -150,7 +151,7 @@ func (s *shard) makeRoom(size, now int64) bool {
 	patience := 2 * len(s.nodes) // others may visit nodes faster than the hand comes by
 	for looked := 1; s.bytes+size > s.room; looked++ {
 		s.pass(now, looked > patience)
-		if looked%perHold == 0 {
+		if looked%perHold == 0 && looked <= patience {
 			s.breathe()
 		}
 	}
