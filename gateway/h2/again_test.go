@@ -102,6 +102,8 @@ func (c *taggedCall) Start(memory *infer.Buffer, message []byte) func() {
 		go answer()
 	case "wait":
 		return answer
+	case "leave": // the goroutine goes, before the answer or behind it
+		return func() { go answer() }
 	default:
 		answer()
 	}
@@ -220,9 +222,27 @@ func TestCallsAreNotMixedUp(t *testing.T) {
 	}
 }
 
+// TestAnswersAreWritten has calls alone on their connection, so that nothing but the call
+// itself has its answer written, whoever is the last at it: the reading goroutine, one of the
+// crew, or who answers.
+func TestAnswersAreWritten(t *testing.T) {
+	f, _ := startTagger(t)
+	cc := f.dial(t)
+	draw := rand.New(rand.NewPCG(rand.Uint64(), 0))
+	for n := range 600 {
+		do, size := []string{"now", "later", "wait", "leave"}[draw.IntN(4)], []int{1, onReader, onReader + 1, 100 << 10}[draw.IntN(4)]
+		body, out := make([]byte, size), []byte(nil)
+		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "tag", "t", "do", do), 5*time.Second)
+		err := cc.Invoke(ctx, "/test.Echo/Tag", &body, &out)
+		if cancel(); err != nil || len(out) != size+2 {
+			t.Fatalf("call %d, %q with %d bytes: %v, %d bytes", n, do, size, err, len(out))
+		}
+	}
+}
+
 // oneTagged makes one call and looks at its answer; false: it was not served.
 func oneTagged(t *testing.T, cc *grpc.ClientConn, draw *rand.Rand, tag string) bool {
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "tag", tag, "do", []string{"now", "later", "wait"}[draw.IntN(3)])
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "tag", tag, "do", []string{"now", "later", "wait", "leave"}[draw.IntN(4)])
 	if k := draw.IntN(4); k < 2 {
 		within := patient
 		if k == 0 {
