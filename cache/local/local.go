@@ -46,6 +46,7 @@ type shard struct {
 	// The queue: new ones come to head, hand goes from tail to head, and a purge from head to
 	// tail: next is where it goes on.
 	head, tail, hand, next *node
+	purges                 uint64 // that have begun
 
 	lookups, hits, evictions uint64
 	looking, inserting       int64 // nanoseconds
@@ -132,7 +133,8 @@ func (c *Cache) Insert(q *cache.Query, e *cache.Entry) {
 	if old := s.nodes[n.key]; old != nil {
 		s.remove(old)
 	}
-	if s.makeRoom(e.Size(), now) {
+	purges := s.purges
+	if s.makeRoom(e.Size(), now) && s.purges == purges { // a purge meanwhile may have meant it
 		if old := s.nodes[n.key]; old != nil {
 			s.remove(old) // it came meanwhile
 		}
@@ -229,6 +231,7 @@ func (c *Cache) Purge(_ context.Context, sel cache.Selector) (int64, error) {
 func (s *shard) purge(sel *cache.Selector) (removed int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.purges++
 	s.next = s.head
 	for looked := 1; s.next != nil; looked++ {
 		n := s.next

@@ -2,6 +2,7 @@ package local
 
 import (
 	"encoding/binary"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -48,5 +49,36 @@ func TestEvictionsAreNotOutrun(t *testing.T) {
 	t.Logf("%v, while %d others were inserted", took, meanwhile)
 	if meanwhile > 200_000 { // before evictions held on, 350000 with the race detector, 1.7 million without
 		t.Errorf("%d others were inserted meanwhile", meanwhile)
+	}
+}
+
+// What is being inserted when a purge begins is not kept, however long room is made for it.
+func TestInsertsDontSurvivePurges(t *testing.T) {
+	const entries = 2000
+	within := 0
+	for range 20 {
+		c, r, s := filled(t, entries)
+		sh := &c.shards[0]
+		var wg sync.WaitGroup
+		wg.Go(func() { r.Insert(s, numbered(entries), cachetest.Response(make([]byte, c.cfg.Size*9/10)...)) })
+		for begun := false; !begun; runtime.Gosched() {
+			sh.mu.Lock()
+			begun = len(sh.nodes) < entries
+			if begun && len(sh.nodes) > entries/5 {
+				within++
+			}
+			sh.mu.Unlock()
+		}
+		if _, err := c.Purge(t.Context(), cache.Selector{}); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+		if f := c.Figures()[0]; f.Entries != 0 {
+			t.Fatalf("%d entries after a purge", f.Entries)
+		}
+		checkBooks(t, c)
+	}
+	if within == 0 {
+		t.Error("no purge began within an insertion")
 	}
 }
