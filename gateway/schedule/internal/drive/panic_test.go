@@ -201,6 +201,11 @@ func (c *cracked) Up(i int)              { c.may("up"); c.Core.Up(i) }
 func (c *cracked) Hold(i int, held bool) { c.may("hold"); c.Core.Hold(i, held) }
 func (c *cracked) Can(i int) bool        { c.may("can"); return c.Core.Can(i) }
 func (c *cracked) Flush()                { c.may("flush"); c.Core.Flush() }
+func (c *cracked) Restore(from *queue.Instances) {
+	c.used = true // by one that begins anew
+	c.may("restore")
+	c.Core.Restore(from)
+}
 func (c *cracked) Expire(t int64) *queue.Entry {
 	c.may("expire")
 	e := c.Core.Expire(t)
@@ -330,6 +335,9 @@ func crackedDriver(t *testing.T, d schedule.Deps, odds *atomic.Int64, kind crack
 	}
 	policy := schedule.QueuePolicy{Set: true, Timeout: 400 * time.Microsecond}
 	s, err := drive.New(drive.Config{Model: model(8), Policy: policy, Batches: true, Preserve: kind.preserve, Make: func() (drive.Core, drive.Stage) {
+		if odds.Load() > 0 && rand.IntN(3) == 0 {
+			panic("cracked: make")
+		}
 		core := &cracked{Core: queue.New(dynamic.NewCutter(8, nil, 0), drive.Lines(policy, schedule.Levels{}), instances), odds: odds}
 		if kind.staged {
 			return core, shaky{odds}
