@@ -21,13 +21,14 @@ type runner struct {
 	pins   []schedule.Pinned // by step; nil where the step is not needed
 	wg     sync.WaitGroup
 
-	mu    sync.Mutex
-	news  sync.Cond // mu; a job ended, an answer came, or ctx ended
-	run   *run      // mu
-	err   error     // mu; the first failure
-	spent infer.ComputeTimes
-	start int64 // when the first step could begin
-	began bool  // a step's instance had a request
+	mu     sync.Mutex
+	news   sync.Cond // mu; a job ended, an answer came, or ctx ended
+	run    *run      // mu
+	err    error     // mu; the first failure
+	spent  infer.ComputeTimes
+	start  int64 // when the first step could begin
+	began  bool  // a step's instance had a request
+	broken bool  // mu; a panic has left run half done
 
 	roomPins [4]schedule.Pinned
 	roomJobs [4]job
@@ -56,9 +57,13 @@ func (r *runner) do() error {
 			r.spawnLocked(j)
 		}
 	} else {
-		r.workLocked(jobs)
+		r.guardLocked(func() { r.workLocked(jobs) })
 	}
-	err = r.serveLocked()
+	r.guardLocked(r.serveLocked)
+	r.mu.Unlock()
+	r.wg.Wait()
+	r.mu.Lock()
+	err = r.err
 	for _, f := range r.run.open {
 		for t := range f.values {
 			f.values[t].release() // what a failure left
@@ -66,6 +71,19 @@ func (r *runner) do() error {
 	}
 	r.times(err == nil)
 	return err
+}
+
+// guardLocked calls f, which has the lock wherever it may panic. A panic is the failure of the
+// request: what runs ends, and of what it was about to do nothing is waited for.
+func (r *runner) guardLocked(f func()) {
+	defer func() {
+		if v := recover(); v != nil {
+			r.broken = true
+			r.failLocked(-1, infer.Recovered(v))
+			r.news.Broadcast()
+		}
+	}()
+	f()
 }
 
 // pin holds the models of the steps that are needed. All are held from the start, so
@@ -147,17 +165,22 @@ func (r *runner) spawnLocked(j job) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		defer r.news.Broadcast()
-		if !r.run.p.streams {
-			r.workLocked([]job{j})
-			return
-		}
-		r.mu.Unlock()
-		c, err := r.call(j)
-		r.mu.Lock()
-		for _, next := range r.endLocked(j, c, err, nil) {
-			r.spawnLocked(next)
-		}
+		r.guardLocked(func() { r.goLocked(j) })
 	})
+}
+
+// goLocked is a goroutine's part.
+func (r *runner) goLocked(j job) {
+	if !r.run.p.streams {
+		r.workLocked([]job{j})
+		return
+	}
+	r.mu.Unlock()
+	c, err := r.call(j)
+	r.mu.Lock()
+	for _, next := range r.endLocked(j, c, err, nil) {
+		r.spawnLocked(next)
+	}
 }
 
 // call runs a step. A bug in it ends the request and not the process.
@@ -211,13 +234,14 @@ func (r *runner) part(j job, c *call, resp *infer.Response) error {
 		return r.left()
 	}
 	f, jobs := r.run.answer(j, nil)
+	defer func() { r.run.unstarted(jobs) }() // those that were not, also after a panic
 	if err := r.keep(f, j, c, resp); err != nil {
-		r.run.unstarted(jobs)
 		return err
 	}
 	for _, next := range jobs {
 		r.spawnLocked(next)
 	}
+	jobs = nil
 	r.news.Broadcast()
 	return nil
 }
@@ -279,8 +303,9 @@ func (r *runner) failLocked(step int, err error) {
 	r.news.Broadcast()
 }
 
-// serveLocked sends what can be sent until nothing is left to come.
-func (r *runner) serveLocked() error {
+// serveLocked sends what can be sent until nothing is left to come, or a panic has left the
+// books of that wrong.
+func (r *runner) serveLocked() {
 	ended := false // a final answer was sent
 	for {
 		if f := r.run.take(); f != nil {
@@ -292,7 +317,7 @@ func (r *runner) serveLocked() error {
 			r.news.Broadcast()
 			continue
 		}
-		if r.run.running == 0 {
+		if r.run.running == 0 || r.broken {
 			break
 		}
 		r.news.Wait()
@@ -307,10 +332,6 @@ func (r *runner) serveLocked() error {
 		r.failLocked(-1, infer.Errorf(infer.InvalidArg,
 			"%sunexpected deadlock, at least one output is not set while no more ensemble steps can be made", r.req.Prefix()))
 	}
-	r.mu.Unlock()
-	r.wg.Wait()
-	r.mu.Lock()
-	return r.err
 }
 
 // sendLocked sends an answer without the lock.
@@ -319,7 +340,7 @@ func (r *runner) sendLocked(resp *infer.Response) {
 		r.record()
 	}
 	r.mu.Unlock()
-	err := r.send(resp)
+	err := r.give(resp)
 	r.mu.Lock()
 	if err != nil && r.err == nil {
 		r.err = err // the caller's own
@@ -327,6 +348,16 @@ func (r *runner) sendLocked(resp *infer.Response) {
 		r.cancel(err)
 		r.news.Broadcast()
 	}
+}
+
+// give is send. Its panic is an error of the caller's own.
+func (r *runner) give(resp *infer.Response) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = infer.Recovered(v)
+		}
+	}()
+	return r.send(resp)
 }
 
 // times leaves the sum of the steps' times with the request, for its statistics.

@@ -33,6 +33,7 @@ type model struct {
 	decoupled bool
 	flat      bool
 	missing   bool
+	broken    func() // called with a request's lock held; nil: nothing
 }
 
 type pinned struct {
@@ -40,7 +41,12 @@ type pinned struct {
 	s *fakeSteps
 }
 
-func (p *pinned) Batched() bool   { return !p.flat }
+func (p *pinned) Batched() bool {
+	if p.broken != nil {
+		p.broken()
+	}
+	return !p.flat
+}
 func (p *pinned) Decoupled() bool { return p.decoupled }
 func (p *pinned) Release()        { p.s.pins.Add(-1) }
 func (p *pinned) Fit(_ string, batched bool, shape []int64) []int64 {
