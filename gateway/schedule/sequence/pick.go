@@ -22,7 +22,7 @@ func (c *Core) direct(i int, now int64, batch []*queue.Entry) []*queue.Entry {
 			last = row
 		}
 	}
-	if lead.Losses == 0 && c.delay > 0 && float64(ready) < c.utilization*float64(c.rules.slots) && now-lead.At < c.delay {
+	if lead.Losses == 0 && c.delay > 0 && float64(ready) < c.utilization*float64(c.rules.slots) && now < lead.At+c.delay {
 		c.wait(lead.At + c.delay)
 		return batch
 	}
