@@ -96,6 +96,7 @@ type Driver struct {
 
 	stopping atomic.Bool  // set under mu
 	settling atomic.Int64 // batches that ended and whose answers are being handed over
+	writing  atomic.Int64 // lines on their way to the log
 
 	mu       sync.Mutex
 	core     Core
@@ -470,9 +471,11 @@ func left(ctx context.Context, req *infer.Request) error {
 	return infer.Refusef(infer.Cancelled, reason, "%srequest cancelled: %w", req.Prefix(), cause)
 }
 
-// logLost is called with the lock held, so it leaves the writing to a goroutine.
+// logLost is called with the lock held.
 func (d *Driver) logLost(it *item) {
-	go d.deps.Log.Error("request refused: two workers ended under it",
-		slog.String("request_id", it.req.ID), slog.String("model", d.cfg.Model.Name), slog.String("version", d.version),
-		slog.Duration("age", time.Duration(d.deps.Clock.Now()-it.At)))
+	log, id, age := d.deps.Log, it.req.ID, time.Duration(d.deps.Clock.Now()-it.At)
+	d.aside(func() {
+		log.Error("request refused: two workers ended under it", slog.String("request_id", id),
+			slog.String("model", d.cfg.Model.Name), slog.String("version", d.version), slog.Duration("age", age))
+	})
 }

@@ -76,13 +76,31 @@ func (d *Driver) logBugs(n *news) {
 	}
 }
 
-// log tells of a panic on a goroutine of its own: who reads the log may take his time, and
-// others wait for this one.
+// log tells of a panic.
 func (d *Driver) log(what string, err error) {
 	var bug *infer.Bug
 	if errors.As(err, &bug) {
-		go d.deps.Log.Error(what, "model", d.cfg.Model.Name, "version", d.version, "panic", bug.Value, "stack", string(bug.Stack))
+		d.aside(func() {
+			d.deps.Log.Error(what, "model", d.cfg.Model.Name, "version", d.version, "panic", bug.Value, "stack", string(bug.Stack))
+		})
 	}
+}
+
+// maxWriting is how many lines may be on their way to the log. What comes while so many are
+// stuck there is not written: who causes it may do so for ever.
+const maxWriting = 64
+
+// aside writes to the log on a goroutine of its own: who reads the log may take his time, and
+// others wait for this one.
+func (d *Driver) aside(write func()) {
+	if d.writing.Add(1) > maxWriting {
+		d.writing.Add(-1)
+		return
+	}
+	go quietly(func() {
+		defer d.writing.Add(-1)
+		write()
+	})
 }
 
 // errFault is what requests hear that a panic has hit; the log has its stack once.
@@ -118,7 +136,7 @@ func (d *Driver) renewLocked(n *news) {
 }
 
 // quietly is for what comes behind a panic and may meet the same fault: memory that it can't
-// give back is lost, and nothing else.
+// give back, or a line of the log, is lost, and nothing else.
 func quietly(f func()) {
 	defer func() { _ = recover() }()
 	f()

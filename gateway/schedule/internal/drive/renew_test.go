@@ -1,6 +1,7 @@
 package drive_test
 
 import (
+	"context"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -187,4 +188,48 @@ func large(id string, rows int) *infer.Request {
 	r.Inputs[0].Shape[1] = 8 << 10
 	r.Inputs[0].Data = make([]byte, 32<<10*rows)
 	return r
+}
+
+// stuck is a log that nobody reads.
+type stuck struct {
+	slog.Handler
+	read chan struct{}
+	in   atomic.Int64
+}
+
+func (*stuck) Enabled(context.Context, slog.Level) bool { return true }
+
+func (s *stuck) Handle(context.Context, slog.Record) error {
+	s.in.Add(1)
+	<-s.read
+	panic("broken: log")
+}
+
+// A log that nobody reads, or that panics, costs a bounded number of goroutines and no request.
+func TestStuckLogs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &stuck{read: make(chan struct{})}
+		broken := true
+		f := &fake{executed: func(b *infer.Batch) {
+			if broken {
+				panic("broken: execute")
+			}
+			b.Deliver(echo(b))
+		}}
+		d := deps(newMemory(1<<20), nil, f)
+		d.Log = slog.New(log)
+		s := batcher(t, dynamic.Config{}, d)
+		for range 1000 {
+			check(t, "a fault", infer.CodeOf(s.Do(t.Context(), request("a", 1), drop)), infer.Internal)
+		}
+		synctest.Wait()
+		if n := log.in.Load(); n == 0 || n > 100 {
+			t.Errorf("%d goroutines are stuck in the log", n)
+		}
+		broken = false
+		check(t, "afterwards", s.Do(t.Context(), request("b", 1), drop), nil)
+		close(log.read)
+		synctest.Wait()
+		check(t, "drain", s.Drain(t.Context()), nil)
+	})
 }
