@@ -62,6 +62,7 @@ build() { make build && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin
 fetch >"$log" 2>&1 &
 fetching=$!
 trap 'kill "$fetching" 2>/dev/null; rm -f "$log" "$log.times"' EXIT
+trap 'exit 130' INT TERM # a stage that ends by itself on Ctrl-C must not be followed by the next
 stage "format" make fmt-check
 stage "layout, comments, sizes (test/arch); syntax of Python and shell files" make lint
 stage "go vet" vet
