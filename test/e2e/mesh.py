@@ -28,6 +28,7 @@ import http.client
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
@@ -152,7 +153,15 @@ class Mesh:
                 if l["name"] == "mesh":
                     at = l["local_address"]
                     return at["socket_address"]["port_value"] if "socket_address" in at else at["pipe"]["path"]
-        at = harness.wait_for(port, seconds, "Envoy's listener")
+        def taken(at):
+            """Envoy tells of a port that it has bound, a moment before it listens there."""
+            if isinstance(at, int):
+                try:
+                    socket.create_connection(("127.0.0.1", at), 5).close()
+                except ConnectionRefusedError:
+                    return None
+            return at
+        at = harness.wait_for(lambda: taken(port()), seconds, "Envoy's listener")
         self.http = f"127.0.0.1:{at}" if isinstance(at, int) else f"unix:{at}"
         self.grpc = self.http
 
