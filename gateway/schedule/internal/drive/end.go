@@ -3,6 +3,7 @@ package drive
 import (
 	"errors"
 
+	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -25,11 +26,7 @@ func (b *batch) deliver(res *infer.Result) {
 		d.carry(&e.news)
 		return
 	}
-	if e.fault != nil {
-		b.release(e.again)
-	}
-	for !b.tell(&e) {
-	}
+	b.conclude(&e)
 }
 
 // failed ends a batch that can't be posted. It gives the batches that follow to its
@@ -48,11 +45,7 @@ func (b *batch) failed() *batch {
 		b.d.carry(&e.news)
 		return posts
 	}
-	if e.fault != nil {
-		b.release(e.again)
-	}
-	for !b.tell(&e) {
-	}
+	b.conclude(&e)
 	return posts
 }
 
@@ -64,6 +57,15 @@ type ending struct {
 	again []bool // which items will be tried again; nil: none
 	early bool   // its answers go before the next batch: what that answers comes behind them
 	step  int
+}
+
+// conclude is what follows when a batch has ended.
+func (b *batch) conclude(e *ending) {
+	if e.fault != nil {
+		b.release(e.again)
+	}
+	for !b.tell(e) {
+	}
 }
 
 // tell goes through the steps until one panics: false, and it goes on behind it. Each step
@@ -88,28 +90,25 @@ func (b *batch) tell(e *ending) (over bool) {
 		fallthrough
 	case 2:
 		e.step = 3
-		if o := d.deps.Observer; o != nil && e.delta != 0 {
-			o.Queued(e.delta)
+		if e.delta != 0 {
+			d.queued(e.delta)
 		}
-		fallthrough
-	case 3:
-		e.step = 4
 		if o := d.deps.Observer; o != nil && e.res.Err == nil {
 			o.Executed(len(b.Requests)-b.nulls, b.executedRows(), e.times.compute())
 		}
 		fallthrough
-	case 4:
-		e.step = 5
+	case 3:
+		e.step = 4
 		if !e.early {
 			b.hand(e.res, e.times)
 		}
 		fallthrough
-	case 5:
-		e.step = 6
+	case 4:
+		e.step = 5
 		b.settle(e.res, e.times, e.again)
 		fallthrough
-	case 6:
-		e.step = 7
+	case 5:
+		e.step = 6
 		b.letGo()
 	}
 	if e.late != nil {
@@ -134,11 +133,7 @@ func (b *batch) end(now int64, lost bool, e *ending) (ended bool) {
 	d.settling.Add(1)
 	d.inflight.remove(b)
 	d.limits.ending = b.instance + 1
-	entries := d.scratch[:0]
-	for _, it := range b.items {
-		entries = append(entries, &it.Entry)
-	}
-	d.scratch = entries[:0]
+	entries := b.entriesLocked()
 	if b.stage != nil {
 		b.stageLocked(entries, res)
 	}
@@ -168,6 +163,16 @@ func (b *batch) end(now int64, lost bool, e *ending) (ended bool) {
 	b.releaseLocked(e.again)
 	e.whole = true
 	return true
+}
+
+// entriesLocked are the items as a core and a stage know them, until the driver forms a batch.
+func (b *batch) entriesLocked() []*queue.Entry {
+	entries := b.d.scratch[:0]
+	for _, it := range b.items {
+		entries = append(entries, &it.Entry)
+	}
+	b.d.scratch = entries[:0]
+	return entries
 }
 
 // releaseLocked gives back the memory of the items that are not tried again.

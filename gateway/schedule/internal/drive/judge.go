@@ -73,11 +73,7 @@ func (b *batch) part(res *infer.Result, t times) {
 func (b *batch) show(res *infer.Result, n *news) {
 	b.d.mu.Lock()
 	defer b.d.unlock(n)
-	entries := make([]*queue.Entry, 0, len(b.items))
-	for _, it := range b.items {
-		entries = append(entries, &it.Entry)
-	}
-	b.stageLocked(entries, res)
+	b.stageLocked(b.entriesLocked(), res)
 }
 
 // repeats says that a request of the batch asks to be executed again.
