@@ -147,9 +147,8 @@ func (a *Arena) Alloc(n int64) ([]byte, error) {
 		return nil, infer.Refusef(infer.Unavailable, infer.ReasonMemory,
 			"%d bytes don't fit into the tensor memory of %d bytes", n, a.size)
 	}
-	units := max(uint32((n+unitSize-1)>>unitShift), 1)
 	a.mu.Lock()
-	start, ok := a.buddy.alloc(units)
+	start, ok := a.buddy.alloc(unitsOf(n))
 	inUse := a.buddy.inUse
 	a.mu.Unlock()
 	if !ok {
@@ -167,7 +166,7 @@ func (a *Arena) AllocSmall(n int64) ([]byte, error) {
 		return a.Alloc(n)
 	}
 	a.mu.Lock()
-	start, ok := a.rest.alloc(max(uint32((n+unitSize-1)>>unitShift), 1))
+	start, ok := a.rest.alloc(unitsOf(n))
 	a.mu.Unlock()
 	if !ok {
 		return a.Alloc(n)
@@ -175,6 +174,9 @@ func (a *Arena) AllocSmall(n int64) ([]byte, error) {
 	off := a.size + int64(start)<<unitShift
 	return a.mem[off : off+n : off+max(n, 1)], nil
 }
+
+// unitsOf is how many units n bytes take, at least one.
+func unitsOf(n int64) uint32 { return max(uint32((n+unitSize-1)>>unitShift), 1) }
 
 // Free gives back a block; b begins where the slice from Alloc did. It panics where
 // no block in use begins there.
