@@ -14,7 +14,7 @@ func (g *Gateway) openLoops(workers *client.Config) error {
 		return nil
 	}
 	for range loop.Count(runtime.GOMAXPROCS(0)) {
-		l, err := loop.New(g.logger)
+		l, err := loop.New(g.logger, g.loops...)
 		if err != nil {
 			return err
 		}

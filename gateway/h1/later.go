@@ -71,10 +71,6 @@ func (c *conn) settled() error {
 	return err
 }
 
-// tryMost is what is written without waiting: a goroutine writes what is larger, so that
-// copying it holds up nobody.
-const tryMost = 64 << 10
-
 // Flush is infer.Flusher's: it writes the answer of the pending request without blocking.
 // What the socket does not take is left to a goroutine.
 func (c *conn) Flush() {
@@ -96,7 +92,8 @@ func (c *conn) Flush() {
 	}
 	c.enter(writing)
 	c.moved.Store(a.Length)
-	if fd < 0 && try == nil || size > tryMost {
+	begin, ok := c.eye.at.Takes(size)
+	if fd < 0 && try == nil || !ok {
 		c.writeOn(c.bufs, last)
 		return
 	}
@@ -107,6 +104,7 @@ func (c *conn) Flush() {
 	} else {
 		n, err = try.Write(c.bufs...)
 	}
+	c.eye.at.Took(begin)
 	if err == nil && n < size {
 		c.writeOn(listen.Rest(c.bufs, n), last)
 		return

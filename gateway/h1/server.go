@@ -158,7 +158,7 @@ func (s *Server) begin() (bool, error) {
 	}
 	if len(s.loops) == 0 {
 		for range max(1, loop.Count(runtime.GOMAXPROCS(0))) {
-			l, err := loop.New(s.log)
+			l, err := loop.New(s.log, s.own...)
 			if err != nil {
 				return false, err // Close ends the others
 			}

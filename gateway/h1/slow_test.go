@@ -53,7 +53,7 @@ func TestSlowClientHoldsUpNobody(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l, NewHandoff(l.Addr())) }()
-	for _, size := range []int{100, 60 << 10, 300 << 10} { // tried and taken, tried and full, not tried
+	for _, size := range []int{100, 60 << 10, 300 << 10, 2 << 20} { // tried and taken, tried and full, tried in leisure, not tried
 		nc := dial(t, l.Addr().String())
 		h.body = bytes.Repeat([]byte("0123456789"), size/10)
 		for range 2 { // on one connection

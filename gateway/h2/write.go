@@ -83,29 +83,40 @@ func (o *output) all() net.Buffers {
 	return o.pieces
 }
 
-// tryMost is what is written without waiting: a goroutine writes what is larger, so that
-// copying it holds up nobody.
-const tryMost = 64 << 10
+// size is how many bytes there are, before all is called.
+func (o *output) size() int {
+	n := len(o.small) - o.mark
+	for _, b := range o.pieces {
+		n += len(b)
+	}
+	return n
+}
 
-// try writes what the socket takes of o. The rest is nil when that is all.
+// try writes what the socket takes of o, if that does not take too long. The rest is nil
+// when that is all.
 func (o *output) try(c *conn, t *listen.Trier, fd int) (rest net.Buffers, err error) {
-	if len(o.pieces) == 0 && len(o.small) <= tryMost {
+	size := o.size()
+	begin, ok := c.at.Takes(size)
+	if !ok {
+		return o.all(), nil
+	}
+	rest, err = o.put(c, t, fd, size)
+	c.at.Took(begin)
+	return rest, err
+}
+
+// put is try, and takes its time.
+func (o *output) put(c *conn, t *listen.Trier, fd, size int) (rest net.Buffers, err error) {
+	if len(o.pieces) == 0 {
 		c.one[0] = o.small
 		n, err := put(t, fd, c.one[:])
 		c.one[0] = nil
-		if err != nil || n == len(o.small) {
+		if err != nil || n == size {
 			return nil, err
 		}
 		return net.Buffers{o.small[n:]}, nil
 	}
 	bufs := o.all()
-	size := 0
-	for _, b := range bufs {
-		size += len(b)
-	}
-	if size > tryMost {
-		return bufs, nil
-	}
 	n, err := put(t, fd, bufs)
 	if err != nil || n == size {
 		return nil, err

@@ -48,7 +48,11 @@ func socketOf(nc net.Conn) syscall.RawConn {
 	return raw
 }
 
+// mostPieces is how many pieces the kernel takes in one write.
+const mostPieces = 1024
+
 func send(fd int, bufs [][]byte) (n int, err error) {
+	bufs = bufs[:min(len(bufs), mostPieces)]
 	for {
 		if len(bufs) == 1 {
 			n, err = unix.Write(fd, bufs[0])

@@ -52,6 +52,8 @@ type Loop struct {
 	burst infer.Burst
 	stop  atomic.Bool
 
+	leisure *leisure
+
 	mu       sync.Mutex
 	last     uint64
 	handlers map[uint64]Handler // by id: an event may be older than its descriptor's next use
@@ -60,8 +62,9 @@ type Loop struct {
 	sources []Source // the loop's own
 }
 
-// New starts a loop. log takes what can't be told otherwise.
-func New(log *slog.Logger) (*Loop, error) {
+// New starts a loop, beside others that serve the same connections. log takes what can't be
+// told otherwise.
+func New(log *slog.Logger, beside ...*Loop) (*Loop, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("epoll: %w", err)
@@ -70,7 +73,10 @@ func New(log *slog.Logger) (*Loop, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("eventfd: %w", err), unix.Close(fd))
 	}
-	l := &Loop{log: log, fd: fd, bell: bell, handlers: map[uint64]Handler{}}
+	l := &Loop{log: log, fd: fd, bell: bell, handlers: map[uint64]Handler{}, leisure: new(leisure)}
+	if len(beside) > 0 {
+		l.leisure = beside[0].leisure
+	}
 	if err := l.Control(unix.EPOLL_CTL_ADD, bell, 0, unix.EPOLLIN|unix.EPOLLET); err != nil {
 		return nil, errors.Join(err, unix.Close(bell), unix.Close(fd))
 	}
@@ -165,12 +171,17 @@ func (l *Loop) run() {
 			panic(fmt.Sprintf("a loop can't wait for events: %v", err))
 		}
 		l.burst.Open()
+		served := false
 		for i := range max(n, 0) {
 			e := &events[i]
 			id := uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32
 			if h := l.of(id); h != nil {
+				served = true
 				l.event(h, e.Events, buf)
 			}
+		}
+		if served && !l.leisure.served.Load() {
+			l.leisure.served.Store(true)
 		}
 		kept := l.sources[:0]
 		for _, s := range l.sources {
