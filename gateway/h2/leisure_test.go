@@ -34,9 +34,10 @@ func TestLargeAnswerInLeisure(t *testing.T) {
 	server.mu.Unlock()
 	for i := range uint32(8) {
 		body := strings.Repeat(string('a'+rune(i)), 900<<10)
-		for _, ok := l.Takes(900 << 10); !ok; _, ok = l.Takes(900 << 10) {
-			time.Sleep(time.Millisecond) // until there is leisure
-		}
+		poll(t, "there is leisure", func() bool {
+			_, ok := l.Takes(900 << 10)
+			return ok
+		})
 		c.call(2*i+1, body, "do", "now")
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		if got, err := call(ctx, other, []byte("quick")); err != nil || string(got) != "quick" {
