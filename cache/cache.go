@@ -43,11 +43,11 @@ type Level interface {
 	// Lookup finds the entry for a request; nil: a miss, which is also the answer to
 	// every fault. It may wait for as long as its level allows, at most until ctx ends.
 	Lookup(ctx context.Context, q *Query) *Entry
-	// Insert keeps e for requests like q. It does not wait and may decide not to keep
-	// it. It keeps nothing of q; e is shared and read-only from now on.
+	// Insert keeps e for requests like q, unless q is Stale. It does not wait and may decide
+	// not to keep it. It keeps nothing of q; e is shared and read-only from now on.
 	Insert(q *Query, e *Entry)
 	// Purge removes the entries that s selects and says how many. An entry that is
-	// inserted meanwhile may stay.
+	// inserted meanwhile may stay, but not one of a query that was Stale by then.
 	Purge(ctx context.Context, s Selector) (int64, error)
 	// Figures are for metrics; see Figures.
 	Figures() []Figures

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/sluice-serve/sluice/infer"
 )
@@ -29,7 +30,8 @@ type Query struct {
 	keys       *Keys
 	shared     [32]byte
 	haveShared bool
-	epoch      uint64 // purges seen before the lookup
+	epoch      uint64 // purges that had begun when it was made
+	during     bool   // one of them had not ended
 	buf        []byte
 	tags       []string
 	compress   digest
@@ -42,6 +44,8 @@ const keepQuery = 64 << 10
 type Keys struct {
 	hasher *Hasher
 	pool   sync.Pool
+	// begun and ended count purges of whoever keeps what the queries ask for.
+	begun, ended atomic.Uint64
 }
 
 // NewKeys makes Keys with a secret of their own.
@@ -55,6 +59,9 @@ func (k *Keys) Query(s *Subject, req *infer.Request) *Query {
 	}
 	q.Subject, q.Request, q.haveShared = s, req, false
 	q.Start, q.End = 0, 0
+	ended := k.ended.Load() // first: if as many have begun, none was under way
+	q.epoch = k.begun.Load()
+	q.during = q.epoch != ended
 	q.Tags = s.Tags
 	if v, ok := req.Params.Get(TagsParam); ok && v.Kind == infer.KindString {
 		q.tags = appendTags(append(q.tags[:0], s.Tags...), v.Str)
@@ -66,6 +73,11 @@ func (k *Keys) Query(s *Subject, req *infer.Request) *Query {
 	q.buf = k.hasher.key(&q.Key, q.buf)
 	return q
 }
+
+// Stale says that a purge has begun since the query was made: what was found or made for
+// it must not be kept. A Level asks once more where none of its own purges can pass, so
+// that either this is true, or the purge comes by what was kept.
+func (q *Query) Stale() bool { return q.keys != nil && q.keys.begun.Load() != q.epoch }
 
 // Done gives the query back.
 func (q *Query) Done() {

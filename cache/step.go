@@ -3,7 +3,6 @@ package cache
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 
 	"github.com/sluice-serve/sluice/infer"
 )
@@ -27,7 +26,6 @@ type Step struct {
 	keys    *Keys
 	answers sync.Pool // of *answer
 	flights flights
-	purges  atomic.Uint64
 }
 
 // NewStep makes the step over a level, which it closes with Close.
@@ -83,9 +81,8 @@ func (s *Step) Do(ctx context.Context, sub *Subject, r Runner, req *infer.Reques
 func (s *Step) lookup(ctx context.Context, sub *Subject, req *infer.Request) (*Query, *Entry) {
 	start := infer.Now()
 	req.Times.QueueStart = start // as in the original, where the lookup stands at the queue
-	epoch := s.purges.Load()
 	q := s.keys.Query(sub, req)
-	q.epoch, q.Start = epoch, start
+	q.Start = start
 	e := s.level.Lookup(ctx, q)
 	if q.End == 0 {
 		q.End = infer.Now()
@@ -145,8 +142,9 @@ func (s *Step) lead(ctx context.Context, r Runner, q *Query, send infer.SendFunc
 		first = false
 		start := infer.Now()
 		if e := NewEntry(q, resp, start, q.Subject.TTL); e != nil {
-			// What was loaded or purged meanwhile must not bring the answer back.
-			if r.Current() == q.Subject && s.purges.Load() == q.epoch {
+			// What was loaded or purged meanwhile must not bring the answer back. A purge that
+			// comes after this is the level's to see.
+			if r.Current() == q.Subject && !q.Stale() {
 				s.level.Insert(q, e)
 			}
 			if made != nil {
@@ -161,7 +159,8 @@ func (s *Step) lead(ctx context.Context, r Runner, q *Query, send infer.SendFunc
 // Purge removes the entries that sel selects and says how many. An answer that is being
 // made while it runs is not kept, and nobody who comes later waits for it.
 func (s *Step) Purge(ctx context.Context, sel Selector) (int64, error) {
-	s.purges.Add(1)
+	s.keys.begun.Add(1)
+	defer s.keys.ended.Add(1)
 	return s.level.Purge(ctx, sel)
 }
 

@@ -12,11 +12,15 @@ type Tiers []Level
 
 var _ Level = Tiers(nil)
 
-// Lookup is Level.
+// Lookup is Level. What is found while a purge is under way may be what that is about to
+// remove, from a level that it has not come to; so it is put nowhere else.
 func (t Tiers) Lookup(ctx context.Context, q *Query) *Entry {
 	for i, l := range t {
 		q.End = 0
 		if e := l.Lookup(ctx, q); e != nil {
+			if q.during {
+				return e
+			}
 			for _, before := range t[:i] {
 				before.Insert(q, e)
 			}

@@ -97,7 +97,8 @@ func Run(t *testing.T, open func(t *testing.T) cache.Level) {
 		name string
 		test func(t *testing.T, r *Rig)
 	}{{"an answer comes back whole", whole}, {"what differs is not found", differs}, {"it ends", ends}, {"purge", purge},
-		{"an entry is replaced", replaced}, {"entries are not the caller's memory", apart}, {"many at once", many}, {"figures", figures}} {
+		{"an entry is replaced", replaced}, {"entries are not the caller's memory", apart}, {"many at once", many}, {"figures", figures},
+		{"a purge overtakes an insertion", overtaken}, {"purges among many", purged}} {
 		t.Run(c.name, func(t *testing.T) {
 			level := open(t)
 			defer func() {

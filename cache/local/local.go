@@ -120,7 +120,8 @@ func (c *Cache) Lookup(_ context.Context, q *cache.Query) *cache.Entry {
 	return n.entry
 }
 
-// Insert is cache.Level. An entry under the key is replaced.
+// Insert is cache.Level. An entry under the key is replaced. A purge either has the query
+// stale before its entry is added, or comes to the shard after that.
 func (c *Cache) Insert(q *cache.Query, e *cache.Entry) {
 	now := c.cfg.Now()
 	n := &node{key: q.Key, entry: e, expires: e.Expires}
@@ -134,7 +135,7 @@ func (c *Cache) Insert(q *cache.Query, e *cache.Entry) {
 		s.remove(old)
 	}
 	purges := s.purges
-	if s.makeRoom(e.Size(), now) && s.purges == purges { // a purge meanwhile may have meant it
+	if s.makeRoom(e.Size(), now) && s.purges == purges && !q.Stale() { // a purge meanwhile may have meant it
 		if old := s.nodes[n.key]; old != nil {
 			s.remove(old) // it came meanwhile
 		}

@@ -30,8 +30,9 @@ type fill struct {
 
 // Insert is cache.Level: it queues e, or drops it.
 func (c *Cache) Insert(q *cache.Query, e *cache.Entry) {
+	epoch := c.purges.Load() // first: a purge that Stale does not know of counts after it
 	key, ok := q.Shared()
-	if !ok || e.Size() > maxValue {
+	if !ok || e.Size() > maxValue || q.Stale() {
 		return
 	}
 	if c.room.Add(-e.Size()) < 0 {
@@ -40,7 +41,7 @@ func (c *Cache) Insert(q *cache.Query, e *cache.Entry) {
 		return
 	}
 	select {
-	case c.fills <- fill{c.key(q, &key), key, e, c.ttl(q.Subject), c.purges.Load()}:
+	case c.fills <- fill{c.key(q, &key), key, e, c.ttl(q.Subject), epoch}:
 	default:
 		c.room.Add(e.Size())
 		c.dropped.Add(1)

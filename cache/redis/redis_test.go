@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -308,4 +309,64 @@ func TestTLS(t *testing.T) {
 	if _, err := New(t.Context(), cfg, slog.New(slog.DiscardHandler)); infer.CodeOf(err) != infer.InvalidArg {
 		t.Errorf("a file without a certificate: %v", err)
 	}
+}
+
+// What a lookup brings from Redis to this process's own level is overtaken by a purge as
+// an answer of the model is, also by one that was under way when the lookup began.
+func TestPurgeOvertakesPromotion(t *testing.T) {
+	s := redistest.Start(t)
+	for name, during := range map[string]bool{"begins behind the lookup": false, "is under way": true} {
+		t.Run(name, func(t *testing.T) {
+			shared := open(t, s.Port, func(c *Config) { c.Prefix = t.Name() + ":" })
+			var step *cache.Step
+			purge := func() {
+				if _, err := step.Purge(t.Context(), cache.Selector{Model: "m"}); err != nil {
+					t.Error(err)
+				}
+			}
+			own := &cachetest.Before{Level: local.New(local.Config{Size: 1 << 20}), Insertion: func() {}}
+			slow := &held{Level: shared, found: func() {}, purged: func() {}}
+			step = cache.NewStep(cache.Tiers{own, slow})
+			run := &cachetest.Echo{Subject: cachetest.Subject("m", "1", 1), Says: func() byte { return 1 }}
+			(&cachetest.Rig{Level: shared, Keys: cache.NewKeys()}).Insert(run.Subject, cachetest.Request(1), cachetest.Response(7))
+			(&cachetest.Rig{Level: shared, Keys: cache.NewKeys()}).Arrives(t, run.Subject, cachetest.Request(1))
+			if during {
+				// The purge stands before Redis until the answer was found there, and the lookup
+				// stands until the purge is over.
+				begun, got, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
+				slow.purged = func() { close(begun); <-got }
+				slow.found = func() { close(got); <-over }
+				go func() { defer close(over); purge() }()
+				<-begun
+			} else {
+				own.Insertion = purge
+			}
+			if got, status := run.Ask(t, step, cachetest.Request(1)); got != 7 || status != infer.CacheHit {
+				t.Fatalf("got %d, %v", got, status)
+			}
+			own.Insertion, slow.found = func() {}, func() {}
+			if got, status := run.Ask(t, step, cachetest.Request(1)); got != 1 || status != infer.CacheMiss {
+				t.Errorf("after the purge: got %d, %v", got, status)
+			}
+		})
+	}
+}
+
+// held is a level that does something when it has found an entry, and before a purge.
+type held struct {
+	cache.Level
+	found, purged func()
+}
+
+func (h *held) Lookup(ctx context.Context, q *cache.Query) *cache.Entry {
+	e := h.Level.Lookup(ctx, q)
+	if e != nil {
+		h.found()
+	}
+	return e
+}
+
+func (h *held) Purge(ctx context.Context, s cache.Selector) (int64, error) {
+	h.purged()
+	return h.Level.Purge(ctx, s)
 }
