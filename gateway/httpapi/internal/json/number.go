@@ -105,6 +105,9 @@ func (s *Scanner) longInteger(n *number) {
 	n.mant, n.exact, n.integer = u, err == nil, err == nil
 }
 
+// farthest is more than a document has digits, which an exponent may make up for.
+const farthest = 1 << 48
+
 func (s *Scanner) exponent(n *number) error {
 	s.pos++
 	neg := false
@@ -114,7 +117,7 @@ func (s *Scanner) exponent(n *number) error {
 	}
 	start, e := s.pos, 0
 	for ; s.at(s.pos) >= '0' && s.at(s.pos) <= '9'; s.pos++ {
-		if e < 1<<20 {
+		if e < farthest {
 			e = e*10 + int(s.at(s.pos)-'0')
 		}
 	}
@@ -177,8 +180,7 @@ func (s *Scanner) float(n number) (float64, error) {
 		}
 		return f, nil
 	}
-	text := s.data[n.start:n.end]
-	f, err := strconv.ParseFloat(unsafe.String(unsafe.SliceData(text), len(text)), 64)
+	f, err := s.round(n, 64)
 	if errors.Is(err, strconv.ErrRange) && math.IsInf(f, 0) {
 		return 0, s.syntax(textBig, n.start)
 	}
@@ -195,8 +197,7 @@ func (s *Scanner) single(n number, f float64) float32 {
 	if !halfway && !small || n.isSpecial {
 		return float32(f)
 	}
-	text := s.data[n.start:n.end]
-	once, err := strconv.ParseFloat(unsafe.String(unsafe.SliceData(text), len(text)), 32)
+	once, err := s.round(n, 32)
 	if err != nil {
 		return float32(f) // out of range: an infinity
 	}

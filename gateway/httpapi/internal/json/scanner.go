@@ -63,6 +63,7 @@ type Scanner struct {
 	depth int
 	first bool   // the next Key or Next follows the opening bracket
 	buf   []byte // strings that had escapes, one behind the other
+	long  []byte // a number that was too long for strconv
 }
 
 // Reset points the scanner at a document. Strings of the last one become invalid.
