@@ -53,6 +53,7 @@ bench-transports: build venv-test ## our transports beside the libraries', and w
 	@go build -o bin/loadgen ./bench/loadgen
 	@CGO_CFLAGS="$$(scripts/cflags.sh)" go build $(TAGS) -o bin/ort ./bench/ort
 	@$(CC) -O2 $(C_WARNINGS) -pthread -o bin/machine bench/machine/machine.c
+	@$(CC) -O2 $(C_WARNINGS) -o bin/bare bench/machine/bare.c
 	@$(VENV) bench/transports.py $(ARGS)
 
 soak: build ## honest and hostile clients on a real server, for leaks and wrong answers (SECONDS=600, ARGS=-seed=1)

@@ -10,6 +10,9 @@ cache. --original adds tritonserver 2.51 with its metrics, its local cache and w
 backends are in C and in its own process: one that copies (bench/peer/identity.c; ours names a large input as its output), one around
 the ONNX Runtime that our worker has (bench/peer/network.c).
 
+`bare` is what is left when everything is left out (bench/machine/bare.c): one thread of C that answers with the request's
+bytes, for the models that do that. What is above it is a server's own.
+
 Slices are interleaved, in another order each round; shown are medians over the rounds, with the middle half of ours and of
 the shares, each of which is of one round. `aim` is the share that the project set out for, of figures that another, quicker
 machine gave for the original; `slower` is how many times those the original takes here. Of the small network is shown, too,
@@ -37,6 +40,7 @@ run.MODELS["identity_fp32"] = ("INPUT0", "1,16")
 POINTS = [("identity_fp32", 1), ("identity_fp32", 8), ("identity_fp32", 64), ("echo", 1), ("echo", 8), ("mlp", 8), ("mlp", 32),
           ("mlp_cached", 8), ("mlp_cached", 32)]
 TRANSPORTS = ("sluice", "library")
+ECHOES = ("identity_fp32", "echo")  # models that answer with what they are asked
 # CPU us a request: what was asked of us, and what the original took on the machine where that was set.
 AIMS = {("identity_fp32", "grpc", 8): (20, 100), ("identity_fp32", "grpc", 64): (10, 69), ("identity_fp32", "http", 8): (25, 72),
         ("identity_fp32", "http", 64): (20, 61), ("echo", "grpc", 8): (420, 882), ("echo", "http", 8): (370, 1313),
@@ -56,6 +60,19 @@ def measure(server, model, protocol, concurrency, seconds):
 
 def machine():
     return json.loads(subprocess.run([run.ROOT / "bin/machine"], check=True, capture_output=True, text=True, timeout=30).stdout)
+
+
+class Bare:
+    """bin/bare, which counts as a v2 server does."""
+
+    def __init__(self):
+        self.process = subprocess.Popen([run.ROOT / "bin/bare"], stdout=subprocess.PIPE, text=True)
+        self.pid = self.process.pid
+        self.http, self.grpc = (f"127.0.0.1:{self.process.stdout.readline().strip()}" for _ in range(2))
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
 
 
 def theirs_of(folder, own):
@@ -82,6 +99,7 @@ def servers_of(folder, original, sink):
                 "--trace-config=rate=100", f"--trace-config=opentelemetry,url=http://127.0.0.1:{sink.server_port}/v1/traces"])
         if original:
             servers["original"] = run.Original(theirs_of(folder, own))
+        servers["bare"] = Bare()
     except BaseException:
         stop(servers)
         raise
@@ -101,7 +119,7 @@ def take(servers, points, args):
         if any(model == "mlp" for model, _, _ in points):
             bare.append(run.bare_runs(0.2, ["mlp"]))
         for point in points:
-            names = list(servers)
+            names = [s for s in servers if s != "bare" or point[0] in ECHOES]
             for system in names[n % len(names):] + names[:n % len(names)]:
                 runs.setdefault((point, system), []).append(measure(servers[system], *point, args.seconds))
     return runs, figures, run.middle(bare) if bare else {}
@@ -131,13 +149,14 @@ def share(runs, point):
 
 def table(runs, points, original):
     """Rows of columns that stand below one another, the first of them names."""
-    head = ["model, protocol, concurrency", "CPU us", "middle half", "req/s", "p50 us", "batch", "library: CPU", "req/s", "p50"]
+    head = ["model, protocol, concurrency", "CPU us", "middle half", "req/s", "p50 us", "batch", "bare: CPU", "library: CPU", "req/s", "p50"]
     rows = [head + (["original: CPU", "req/s", "p50", "batch", "share", "middle half", "aim", "slower"] if original else [])]
     for point in points:
         at = {s: {k: f"{statistics.median(r[k] for r in runs[point, s]):.{1 if k in ('cpu', 'batch') else 0}f}"
                   for k in ("cpu", "per_second", "p50_us", "batch")} for s in (*TRANSPORTS, "original")[:3 if original else 2]}
+        bare = statistics.median(r["cpu"] for r in runs[point, "bare"]) if (point, "bare") in runs else None
         rows.append([" ".join(map(str, point)), at["sluice"]["cpu"], half([r["cpu"] for r in runs[point, "sluice"]], ".1f"),
-                     *(at["sluice"][k] for k in ("per_second", "p50_us", "batch")), *(at["library"][k] for k in ("cpu", "per_second", "p50_us"))])
+                     *(at["sluice"][k] for k in ("per_second", "p50_us", "batch")), f"{bare:.1f}" if bare else "", *(at["library"][k] for k in ("cpu", "per_second", "p50_us"))])
         if original:
             rows[-1] += [*at["original"].values(), *share(runs, point)]
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
@@ -178,7 +197,7 @@ def main():
     print("this machine, us: " + ", ".join(f"{text} {spread([f[k] for f in figures])}" for k, text in MACHINE.items()))
     print(table(runs, points, args.original))
     if bare:
-        print(overheads(runs, points, list(servers), bare["mlp"]))
+        print(overheads(runs, points, [s for s in servers if s != "bare"], bare["mlp"]))
     print(f"load average at the end {os.getloadavg()[0]:.2f}, {os.cpu_count()} cores")
 
 
