@@ -278,7 +278,10 @@ func (c *conn) next() error {
 func (c *conn) settle() {
 	for i, st := range c.begun {
 		if st != nil && !st.dispatched && !st.discard {
-			if c.quiet.Load() < int64(c.s.cfg.MaxQuiet) { // else it begins when its message has come
+			switch {
+			case st.in.complete:
+				c.dispatch(st)
+			case c.quiet.Load() < int64(c.s.cfg.MaxQuiet): // else it begins when its end has come
 				st.hush()
 				c.dispatch(st)
 			}

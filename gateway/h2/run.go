@@ -44,7 +44,7 @@ func (c *conn) start(st *Stream) {
 	c.mu.Unlock()
 	memory, data := st.in.memory, st.in.data
 	st.in.memory, st.in.data = nil, nil
-	again := st.remoteEnd.Load() && !st.quiet.Load()
+	again := st.remoteEnd.Load()
 	st.early, st.again = true, again
 	if rest := st.startCall(memory, data); rest != nil {
 		st.rest, st.again = rest, false
