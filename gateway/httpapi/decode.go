@@ -1,7 +1,7 @@
 package httpapi
 
 import (
-	"strings"
+	"bytes"
 	"time"
 
 	"github.com/sluice-serve/sluice/gateway/httpapi/internal/json"
@@ -99,6 +99,7 @@ type form struct {
 type decoder struct {
 	form
 	s     json.Scanner
+	names names
 	seen  member
 	fault error // the first value with no meaning
 }
@@ -116,6 +117,7 @@ func (m *member) first(bit member) bool {
 func (d *decoder) reset() {
 	d.form = form{text: d.text[:0], scratch: d.scratch[:0], dims: d.dims[:0], inputs: d.inputs[:0],
 		outputs: d.outputs[:0], params: d.params[:0], outParams: d.outParams[:0]}
+	d.names.reset()
 	d.seen, d.fault = 0, nil
 	if cap(d.scratch) > keepBuffer {
 		d.scratch = nil
@@ -126,7 +128,8 @@ func (d *decoder) reset() {
 }
 
 // fail keeps the first fault of meaning: the document is read to its end first, since
-// one that is no JSON is told so.
+// one that is no JSON is told so. What may come once for each few bytes of a body is not
+// worth an error where there is one.
 func (d *decoder) fail(err error) {
 	if d.fault == nil {
 		d.fault = err
@@ -139,7 +142,9 @@ func (d *decoder) meaning(err error, field string) error {
 		return nil
 	}
 	if e, ok := err.(*json.Error); ok && !e.Syntax {
-		d.fail(jsonFault(err, field))
+		if d.fault == nil {
+			d.fail(jsonFault(err, field))
+		}
 		return nil
 	}
 	return err
@@ -320,12 +325,15 @@ func (d *decoder) parameter(key []byte, seen *member) (err error) {
 			d.binaryOutput, err = d.boolean("binary_data_output")
 		}
 	default:
-		if strings.HasPrefix(string(key), "triton_") {
+		if bytes.HasPrefix(key, []byte("triton_")) {
+			if d.fault != nil {
+				return d.s.Skip()
+			}
 			d.fail(infer.Errorf(infer.InvalidArg,
 				"parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."))
 			return d.s.Skip()
 		}
-		d.params, err = d.custom(d.params, 0, key)
+		d.params, err = d.custom(d.params, 0, false, key)
 	}
 	return err
 }
@@ -355,15 +363,15 @@ func (d *decoder) readSequence() error {
 const maxParams = 1024
 
 // custom reads a parameter that is the model's business behind those in list; of one
-// name among those from from on, the first counts.
-func (d *decoder) custom(list []param, from int, key []byte) ([]param, error) {
-	for _, p := range list[from:] {
-		if string(d.text[p.name.from:p.name.to]) == string(key) {
-			return list, d.s.Skip()
-		}
+// name among those from from on, the first counts. output is that list is the outputs'.
+func (d *decoder) custom(list []param, from int, output bool, key []byte) ([]param, error) {
+	if d.names.has(list, from, output, d.text, key) {
+		return list, d.s.Skip()
 	}
 	if len(list) >= maxParams {
-		d.fail(infer.Errorf(infer.InvalidArg, "the request has more than %d parameters", maxParams))
+		if d.fault == nil {
+			d.fail(infer.Errorf(infer.InvalidArg, "the request has more than %d parameters", maxParams))
+		}
 		return list, d.s.Skip()
 	}
 	p := param{name: span{len(d.text), len(d.text) + len(key)}}
@@ -371,6 +379,9 @@ func (d *decoder) custom(list []param, from int, key []byte) ([]param, error) {
 	ok, err := d.value(&p)
 	if err != nil {
 		return list, err
+	}
+	if !ok && d.fault != nil {
+		return list, nil
 	}
 	if !ok {
 		d.fail(infer.Errorf(infer.InvalidArg, "parameter '%s' has invalid type. It should be either 'int', 'bool', or 'string'.",

@@ -14,7 +14,9 @@ func (d *decoder) readOutputs() error {
 			return err
 		}
 		if len(d.outputs) >= maxTensors {
-			d.fail(infer.Errorf(infer.InvalidArg, "the request has more than %d outputs", maxTensors))
+			if d.fault == nil {
+				d.fail(infer.Errorf(infer.InvalidArg, "the request has more than %d outputs", maxTensors))
+			}
 			err = d.s.Skip()
 			continue
 		}
@@ -114,7 +116,7 @@ func (d *decoder) onceIn(seen *member, m member, o *output, read func(*output) e
 func (d *decoder) outputParameter(from int, key []byte) (err error) {
 	switch d.s.Kind() {
 	case json.Bool, json.Number, json.String:
-		d.outParams, err = d.custom(d.outParams, from, key)
+		d.outParams, err = d.custom(d.outParams, from, true, key)
 		return err
 	}
 	return d.s.Skip()

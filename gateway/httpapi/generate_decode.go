@@ -106,7 +106,7 @@ func (d *decoder) mapped(key []byte, inputs modelInputs) (err error) {
 	if in := inputs.find(key); in != nil {
 		return d.mappedInput(in)
 	}
-	d.params, err = d.custom(d.params, 0, key)
+	d.params, err = d.custom(d.params, 0, false, key)
 	return err
 }
 
@@ -114,8 +114,10 @@ func (d *decoder) mapped(key []byte, inputs modelInputs) (err error) {
 func (d *decoder) mappedInput(meta *inference.ModelMetadataResponse_TensorMetadata) error {
 	for i := range d.inputs {
 		if d.inputs[i].name.equals(d.text, meta.Name) {
-			req := infer.Request{ID: string(d.text[d.id.from:d.id.to])}
-			d.fail(infer.Errorf(infer.InvalidArg, "%sinput '%s' already exists in request", req.Prefix(), meta.Name))
+			if d.fault == nil { // for each time, an id that may be long would be copied
+				req := infer.Request{ID: string(d.text[d.id.from:d.id.to])}
+				d.fail(infer.Errorf(infer.InvalidArg, "%sinput '%s' already exists in request", req.Prefix(), meta.Name))
+			}
 			return d.s.Skip()
 		}
 	}
@@ -129,6 +131,8 @@ func (d *decoder) mappedInput(meta *inference.ModelMetadataResponse_TensorMetada
 	dims, ok := fit(d.dims, meta.Shape, count)
 	d.dims, in.dims.to = dims, len(dims)
 	switch {
+	case d.fault != nil:
+		return d.s.Skip() // one is told
 	case !ok:
 		d.fail(infer.Errorf(infer.InvalidArg, "The schema can not convert input '%s' to tensor with proper shape", meta.Name))
 		return d.s.Skip()
