@@ -44,7 +44,8 @@ type Call interface {
 	Start(memory *infer.Buffer, message []byte) (wait func())
 	// Sent is called after Start, when the answer or the error was written, or will never
 	// be: the transport's last word to the call. It must not block. again says that nobody
-	// looks at the call or its context any more, so that both may be another call's.
+	// looks at the call or its context any more, so that both may be another call's. Where
+	// Start panicked before the answer it is not called.
 	Sent() (again bool)
 	// Abort ends a call whose message did not arrive: err says why, and the transport
 	// has its memory back. It may run on any goroutine.

@@ -39,7 +39,7 @@ func (st *Stream) sent() bool {
 	if !st.call.Sent() || !again {
 		return false
 	}
-	return st.life.Or(callSent) == callReturned|callAnswered
+	return st.life.Or(callSent)|callSent == callComplete
 }
 
 // reuse gives a stream back that nobody is at.

@@ -15,8 +15,10 @@ import (
 const (
 	callReturned uint32 = 1 << iota // from Start and what that left to do; until then who called it looks for the answer afterwards
 	callAnswered
-	callSent   // and the call said that it may be another one
-	callBroken // its stream ended while its answer was still to be sent
+	callSent     // and the call said that it may be another one
+	callBroken   // its stream ended while its answer was still to be sent, or it panicked: it is never another one
+	callAnswers  // Answer has begun, for the first and only time
+	callComplete = callReturned | callAnswered | callSent | callAnswers
 )
 
 // onReader is the size of messages up to which calls are started on the connection's
@@ -56,7 +58,7 @@ func (c *conn) start(st *Stream) {
 	if before&callAnswered != 0 {
 		c.news = true
 	}
-	if again && before == callAnswered|callSent {
+	if again && before|callReturned == callComplete {
 		c.reuse(st)
 	}
 }
@@ -67,15 +69,16 @@ func (st *Stream) startCall(memory *infer.Buffer, data []byte) (wait func()) {
 	return st.call.Start(memory, data)
 }
 
+// broken answers a call whose method panicked, if nobody has. Others may have the call, and
+// answer it later: it is told nothing more, and its memory is no other call's.
 func (st *Stream) broken() {
 	p := recover()
 	if p == nil {
 		return
 	}
 	go st.c.s.deps.Log.Error("gRPC: a method panicked", "method", st.method.name, "panic", p)
-	if st.life.Load()&callAnswered == 0 {
-		infer.Flush(st.Answer(nil, status.Error(codes.Internal, "internal error")))
-	}
+	st.life.Or(callBroken)
+	infer.Flush(st.end(nil, status.Error(codes.Internal, "internal error"), st.said(), false))
 }
 
 // run answers a call, on a goroutine of the crew.
@@ -131,7 +134,8 @@ func (st *Stream) wait() {
 
 // Answer ends a Method's call after its Start, once: with an encoded message, which the
 // transport then owns, or with an error that carries a gRPC status. What it returns is to
-// be flushed by who answers; nil: somebody else is about to write.
+// be flushed by who answers; nil: somebody else is about to write. After a panic of Start, which
+// answers the call, it frees the message and does nothing.
 func (st *Stream) Answer(parts mem.BufferSlice, err error) infer.Flusher {
 	said := st.said()
 	if err == nil && said.compressor != "" {
@@ -140,8 +144,12 @@ func (st *Stream) Answer(parts mem.BufferSlice, err error) infer.Flusher {
 	return st.end(parts, err, said, true)
 }
 
-// end ends a Method's call; tell says that its Sent is called.
+// end ends a Method's call, once; tell says that its Sent is called.
 func (st *Stream) end(parts mem.BufferSlice, err error, said said, tell bool) infer.Flusher {
+	if st.life.Or(callAnswers)&callAnswers != 0 {
+		parts.Free()
+		return nil
+	}
 	c, again := st.c, st.again
 	c.mu.Lock()
 	gone := st.gone || c.ended != nil
@@ -164,7 +172,7 @@ func (st *Stream) end(parts mem.BufferSlice, err error, said said, tell bool) in
 	if over {
 		c.s.started.Done()
 	}
-	if again && before == callReturned|callSent {
+	if again && before|callAnswered == callComplete {
 		c.reuse(st)
 	}
 	if before&callReturned != 0 {
