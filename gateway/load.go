@@ -32,13 +32,13 @@ func (g *Gateway) openLoad() {
 func (g *Gateway) runLoad(ctx context.Context) { g.load.Meter.Run(ctx) }
 
 // loads appends what every model has going on. A model that no client can call for the
-// moment, since all its instances are down, is left out.
+// moment, since all its instances are down or its scheduler is, is left out.
 func (g *Gateway) loads(to []load.Model) []load.Model {
 	local := g.cfg.Cache["local"] != nil
 	g.models.Each(func(m *repository.Model) {
 		_, up := m.Instances()
 		ensemble := m.Config.GetEnsembleScheduling() != nil
-		if up == 0 && !ensemble {
+		if !m.Ready() && !ensemble {
 			return
 		}
 		going := m.Going()

@@ -123,7 +123,7 @@ func (c *change) idle() bool {
 		return false
 	}
 	for _, v := range e.versions {
-		if v.state != Ready && v.reason != reasonUnloaded {
+		if state, why := v.shown(); state != Ready && why != reasonUnloaded {
 			return false
 		}
 	}
@@ -188,7 +188,7 @@ func (c *change) compare() {
 	for _, n := range c.plan.Versions {
 		m := c.serving[n]
 		switch {
-		case m == nil || !sameConfig || !c.prev.look.sameVersion(c.tried, n):
+		case m == nil || m.fault() != nil || !sameConfig || !c.prev.look.sameVersion(c.tried, n):
 			c.build = append(c.build, n)
 		case sameInstances:
 			c.keep[n] = true

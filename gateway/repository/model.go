@@ -194,6 +194,9 @@ func (m *Model) setScheduler(s schedule.Scheduler) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.scheduler = s
+	if f, ok := s.(schedule.Faulty); ok {
+		f.Notify(m.changed)
+	}
 	for i, up := range m.up {
 		if !up {
 			m.tell(i)
@@ -201,8 +204,17 @@ func (m *Model) setScheduler(s schedule.Scheduler) {
 	}
 }
 
-// Ready says that at least one instance is in service.
-func (m *Model) Ready() bool { return m.ready.Load() > 0 }
+// Ready says that at least one instance is in service, and that nothing keeps requests
+// from it.
+func (m *Model) Ready() bool { return m.ready.Load() > 0 && m.fault() == nil }
+
+// fault says why the version's scheduler can't serve; nil: it can. It takes no lock.
+func (m *Model) fault() error {
+	if f, ok := m.scheduler.(schedule.Faulty); ok {
+		return f.Fault()
+	}
+	return nil
+}
 
 // Instances are how many instances there are, and how many of them are in service.
 func (m *Model) Instances() (all, up int) { return len(m.up), int(m.ready.Load()) }

@@ -199,11 +199,22 @@ func (r *Repository) Index(ready bool) *inference.RepositoryIndexResponse {
 			add(k.name, "", Loading.String(), "")
 		}
 		for _, n := range slices.Sorted(maps.Keys(e.versions)) {
-			v := e.versions[n]
-			add(k.name, strconv.FormatInt(n, 10), v.state.String(), v.reason)
+			state, why := e.versions[n].shown()
+			add(k.name, strconv.FormatInt(n, 10), state.String(), why)
 		}
 	}
 	return resp
+}
+
+// shown is what the index says of a version: one whose scheduler can't serve is
+// UNAVAILABLE, though it stays loaded until it is replaced or can again.
+func (v *version) shown() (State, string) {
+	if v.state == Ready {
+		if err := v.model.fault(); err != nil {
+			return Unavailable, reason(err)
+		}
+	}
+	return v.state, v.reason
 }
 
 // listed are the folders of the repositories that are on this machine; what can't be

@@ -31,6 +31,17 @@ type Scheduler interface {
 	Drain(ctx context.Context) error
 }
 
+// Faulty is a Scheduler that a panic may leave unable to serve.
+type Faulty interface {
+	// Fault says why no request can be served now, without the panic's own words; nil: they
+	// can. It may be so again without a new scheduler: requests that come have it try.
+	Fault() error
+	// Notify names a function that is called, without the scheduler's locks and from any
+	// goroutine, after what Fault says has changed. It is called once, before the first
+	// request.
+	Notify(changed func())
+}
+
 // Starter is a Scheduler for whose answers nobody needs to wait.
 type Starter interface {
 	// Start queues req as Do does and returns; to has the answers, and Done what Do would

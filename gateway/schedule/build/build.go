@@ -3,6 +3,7 @@ package build
 
 import (
 	"math"
+	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -18,8 +19,18 @@ import (
 
 // FromConfig makes the scheduler of one model version from its completed config:
 // the dynamic batcher where it has dynamic_batching and a batch dimension, otherwise
-// the default scheduler.
-func FromConfig(cfg *configpb.ModelConfig, version int64, deps schedule.Deps) (schedule.Scheduler, error) {
+// the default scheduler. A panic on the way is an Internal error; the log has its stack.
+func FromConfig(cfg *configpb.ModelConfig, version int64, deps schedule.Deps) (s schedule.Scheduler, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			s, err = nil, infer.Recovered(v)
+			deps.Log.Error("making a scheduler met a fault", "model", cfg.GetName(), "version", version, "panic", v, "stack", string(debug.Stack()))
+		}
+	}()
+	return fromConfig(cfg, version, deps)
+}
+
+func fromConfig(cfg *configpb.ModelConfig, version int64, deps schedule.Deps) (schedule.Scheduler, error) {
 	model := schedule.Model{
 		Name:         cfg.GetName(),
 		Version:      version,

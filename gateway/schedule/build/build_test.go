@@ -56,3 +56,29 @@ func TestFromConfig(t *testing.T) {
 		}
 	}
 }
+
+// brokenClock panics where a scheduler is made.
+type brokenClock struct{ schedule.GoClock }
+
+func (brokenClock) NewTimer(func()) schedule.Timer { panic("broken: clock") }
+
+// A panic while a scheduler is made is an error of its model.
+func TestPanic(t *testing.T) {
+	deps := schedule.Deps{Executors: []infer.Executor{nothing{}}, Clock: brokenClock{}, IDs: new(atomic.Uint64),
+		Log: slog.New(slog.DiscardHandler)}
+	for _, config := range []string{`name: "m"`, `name: "m" max_batch_size: 8 dynamic_batching {}`, `name: "m" sequence_batching {}`} {
+		var cfg modelconfig.ModelConfig
+		if err := prototext.Unmarshal([]byte(config), &cfg); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := FromConfig(&cfg, 1, deps); s != nil || infer.CodeOf(err) != infer.Internal {
+			t.Errorf("%s: got %v, %v", config, s, err)
+		}
+		working := deps
+		working.Clock = schedule.GoClock{}
+		s, err := FromConfig(&cfg, 1, working)
+		if f, ok := s.(schedule.Faulty); err != nil || !ok || f.Fault() != nil {
+			t.Errorf("%s: got %T, %v: it says of no fault whether it has one", config, s, err)
+		}
+	}
+}

@@ -100,8 +100,9 @@ type Driver struct {
 
 	mu       sync.Mutex
 	core     Core
-	stage    Stage           // nil: none
-	era      int             // counts cores
+	stage    Stage // nil: none
+	era      int   // counts cores
+	broken   broken
 	health   queue.Instances // what the core knows of them, but for who is held back
 	waiting  waiting         // what the core has in line
 	told     int             // of waiting, to the observer
@@ -309,6 +310,11 @@ func (d *Driver) expire(n *news) {
 	defer d.unlock(n)
 	d.armed = 0
 	now := d.deps.Clock.Now()
+	if d.broken.is.Load() && !d.stopping.Load() {
+		if d.beginLocked(); d.broken.is.Load() {
+			d.againLocked()
+		}
+	}
 	for e := d.core.Expire(now); e != nil; e = d.core.Expire(now) {
 		d.failLocked(e.Owner.(*item), d.expired(e))
 	}

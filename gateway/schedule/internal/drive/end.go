@@ -114,9 +114,7 @@ func (b *batch) tell(e *ending) (over bool) {
 	if e.late != nil {
 		d.tell(e.late)
 	}
-	if e.met() {
-		d.logBugs(&e.news)
-	}
+	d.carryRest(&e.news)
 	return true
 }
 

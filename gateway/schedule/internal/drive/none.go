@@ -6,7 +6,8 @@ import (
 )
 
 // none is the Core of a driver that can't begin anew: there is nothing to ask, nothing waits,
-// and nobody gets in. Each request that comes has the driver try again.
+// and nobody gets in. Each request that comes has the driver try again, and so does time; meanwhile
+// the model is not ready (Fault).
 type none struct{ d *Driver }
 
 var (
@@ -17,10 +18,14 @@ var (
 // beginLocked begins with a new core and its stage. A panic leaves the driver without.
 func (d *Driver) beginLocked() {
 	defer func() {
-		if v := recover(); v != nil {
+		v := recover()
+		if v != nil {
 			d.bugs = append(d.bugs, infer.Recovered(v))
 			d.core, d.stage = none{d}, nil
+		} else {
+			d.broken.pause = 0
 		}
+		d.broken.set(v != nil)
 	}()
 	d.core, d.stage = d.cfg.Make()
 	d.core.Restore(&d.health)
@@ -34,7 +39,7 @@ func (d *Driver) beginLocked() {
 func (n none) Full(*queue.Entry) bool { n.d.beginLocked(); return false }
 
 // Admit refuses everything. It is not asked once Full has had success.
-func (n none) Admit(e *queue.Entry) error                             { return errFault(RequestOf(e)) }
+func (n none) Admit(*queue.Entry) error                               { return n.d.errBroken() }
 func (none) Verdict(*queue.Entry) error                               { return nil }
 func (none) Add(*queue.Entry)                                         {}
 func (none) Remove(*queue.Entry)                                      {}

@@ -27,6 +27,7 @@ type news struct {
 	whole bool    // it ended without a panic; false: it may have, too
 	fault error   // the panic that ended the event
 	bugs  []error // others, for the log
+	turn  func()  // is to be told that what Fault says has changed; nil: it hasn't
 }
 
 // unlock ends every event: it gives the lock back and takes out what the event has formed.
@@ -45,6 +46,9 @@ func (d *Driver) unlock(n *news) {
 	if d.bugs != nil {
 		n.bugs, d.bugs = d.bugs, nil
 	}
+	if d.broken.turned {
+		n.turn, d.broken.turned = d.broken.changed, false
+	}
 	n.delta = d.waiting.n - d.told
 	d.told = d.waiting.n
 	d.mu.Unlock()
@@ -59,8 +63,16 @@ func (d *Driver) carry(n *news) {
 	if n.late != nil {
 		d.tell(n.late)
 	}
+	d.carryRest(n)
+}
+
+// carryRest carries out what few events have to tell.
+func (d *Driver) carryRest(n *news) {
 	if n.met() {
 		d.logBugs(n)
+	}
+	if n.turn != nil {
+		d.turn(n.turn)
 	}
 }
 
@@ -131,7 +143,9 @@ func (d *Driver) renewLocked(n *news) {
 	quietly(d.layout.reset)
 	quietly(d.renewLimits)
 	d.armed = 0 // nothing waits, and what armed it may not have come to its end
-	d.beginLocked()
+	if d.beginLocked(); d.broken.is.Load() && !d.stopping.Load() {
+		d.againLocked()
+	}
 	d.idleLocked()
 }
 

@@ -85,16 +85,21 @@ func testNewCoreFails(t *testing.T, where string) {
 		synctest.Wait()
 		return c
 	}
+	news := 0
+	s.Notify(func() { news++ })
 	first := ask("a")
 	waits := ask("b")
+	check(t, "fault", s.Fault(), nil)
 	born.add.Store(1)
 	born.often.Store(2) // the driver's own attempt, and that of the next request
-	for _, id := range []string{"c", "d"} {
-		c := ask(id)
-		if !c.finished() || infer.CodeOf(c.err) != infer.Internal {
+	for i, code := range []infer.Code{infer.Internal, infer.Unavailable} {
+		id := string(rune('c' + i))
+		if c := ask(id); !c.finished() || infer.CodeOf(c.err) != code {
 			t.Fatalf("%s: finished %v, %v", id, c.finished(), c.err)
 		}
+		check(t, "fault", infer.CodeOf(s.Fault()), infer.Internal)
 	}
+	check(t, "news", news, 1)
 	check(t, "what waited", infer.CodeOf(waits.wait(t)), infer.Internal)
 	check(t, "pending", s.Pending(), 0)
 	check(t, "ready", s.Ready(), 1)
@@ -105,11 +110,50 @@ func testNewCoreFails(t *testing.T, where string) {
 	last := ask("e")
 	f.answer(t)
 	check(t, "afterwards", last.wait(t), nil)
+	check(t, "fault", s.Fault(), nil)
+	check(t, "news", news, 2)
 	check(t, "queued", obs.queued.Load(), 0)
 	check(t, "busy", s.Busy(), 0)
 	check(t, "memory", mem.inUse(), 0)
 	check(t, "faults in the log", log.faults.Load(), 3)
 	check(t, "drain", s.Drain(t.Context()), nil)
+}
+
+// A driver without a core tries again though no request comes, ever less often; when it stops,
+// it doesn't.
+func TestNewCoreIsTriedAgain(t *testing.T) {
+	for _, often := range []int64{3, 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fake{}
+			born := &delivery{where: "make"}
+			s := newStillborn(t, born, deps(newMemory(1<<20), nil, f))
+			began := time.Now()
+			var healed atomic.Int64
+			s.Notify(func() {
+				if s.Fault() == nil {
+					healed.Store(int64(time.Since(began)))
+				}
+			})
+			born.add.Store(1)
+			born.often.Store(often)
+			check(t, "the fault", infer.CodeOf(start(t.Context(), s, request("a", 1)).wait(t)), infer.Internal)
+			time.Sleep(time.Hour)
+			if tries := often - born.often.Load(); often == 1000 && (tries < 60 || tries > 70 || s.Fault() == nil) {
+				t.Errorf("%d tries in an hour, fault %v", tries, s.Fault())
+			}
+			if often == 3 {
+				check(t, "healed after", time.Duration(healed.Load()), (1+2+4)*time.Second)
+				last := start(t.Context(), s, request("b", 1))
+				synctest.Wait()
+				f.answer(t)
+				check(t, "afterwards", last.wait(t), nil)
+			}
+			check(t, "drain", s.Drain(t.Context()), nil)
+			left := born.often.Load()
+			time.Sleep(time.Hour)
+			check(t, "tries after the end", left-born.often.Load(), 0)
+		})
+	}
 }
 
 // A driver that stops may fail to begin anew, too: it stops all the same.
