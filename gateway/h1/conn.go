@@ -171,18 +171,23 @@ func (c *conn) one() (usual bool, err error) {
 		return true, errDone
 	}
 	head, err := c.head()
-	if err != nil || head == 0 {
+	if err != nil {
 		return false, err
 	}
-	if !c.parse(c.buf[c.r : c.r+head]) {
-		return false, nil
+	if head == 0 || !c.parse(c.buf[c.r:c.r+head]) {
+		why := ambiguous(c.buf[c.r:c.w])
+		if why == "" {
+			return false, nil
+		}
+		c.r = c.w
+		return true, c.refuse(why)
 	}
 	h := &c.parsed
 	c.small, c.slow = c.simple(head), max(c.slow-1, 0)
 	c.r += head
 	c.used, c.posted = true, c.req.Method == "POST"
 	if h.refuse {
-		return true, c.refuse()
+		return true, c.refuse(twoLengths)
 	}
 	ctx := c.open()
 	c.req.Inline, c.req.Burst = false, nil
@@ -264,15 +269,13 @@ func (c *conn) isLast() bool {
 
 // refuse answers a request that may be two, to different readers (RFC 9112, 6.3 and
 // 11.2), and ends the connection.
-func (c *conn) refuse() error {
+func (c *conn) refuse(why string) error {
 	c.body = Body{c: c, left: maxDiscard + 1}
 	c.ans.Status = 400
-	c.ans.Chunks, c.ans.Length = append(c.ans.Chunks, []byte(refusal)), int64(len(refusal))
+	c.ans.Chunks, c.ans.Length = append(c.ans.Chunks, []byte(why)), int64(len(why))
 	c.ans.Fields = append(c.ans.Fields, Field{"Content-Type", "application/json"})
 	return c.answer(true)
 }
-
-const refusal = `{"error":"the request has both Content-Length and Transfer-Encoding"}`
 
 // begin puts a request into service.
 func (c *conn) begin(ctx *lifetime.Context) {
