@@ -64,6 +64,7 @@ type Memory interface {
 type Observer interface {
 	// Executed: a batch of so many requests and rows came back.
 	Executed(requests, rows int, c infer.ComputeTimes)
-	// Queued: the number of requests that wait changed by delta.
+	// Queued: the number of requests that wait changed by delta. A call that panics has
+	// counted nothing; it is made again.
 	Queued(delta int)
 }

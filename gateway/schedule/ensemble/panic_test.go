@@ -88,3 +88,24 @@ func askFrail(t *testing.T, b *bench, at int) error {
 		return nil
 	})
 }
+
+// sick is an observer that panics.
+type sick struct{}
+
+func (sick) Executed(int, int, infer.ComputeTimes) { panic("broken: executed") }
+func (sick) Queued(int)                            { panic("broken: queued") }
+
+// An observer's panic fails no request that has its answer.
+func TestPanickingObserver(t *testing.T) {
+	b := newBench(t, steps("step a IN -> OUT"), map[string]model{})
+	b.deps.Observer = sick{}
+	if err := askFrail(t, b, 0); err != nil {
+		t.Error(err)
+	}
+	if err := b.Drain(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if b.steps.pins.Load() != 0 || b.steps.held.Load() != 0 {
+		t.Errorf("%d pins and %d buffers are held", b.steps.pins.Load(), b.steps.held.Load())
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"sync"
 
@@ -368,8 +369,18 @@ func (r *runner) times(ok bool) {
 	}
 	r.record()
 	if ok && r.s.deps.Observer != nil {
-		r.s.deps.Observer.Executed(1, r.req.Times.BatchRows, r.spent)
+		r.executed()
 	}
+}
+
+// executed tells the observer. The request has its answer: a panic fails it no more.
+func (r *runner) executed() {
+	defer func() {
+		if v := recover(); v != nil {
+			r.s.deps.Log.Error("an observer met a fault", "model", r.s.cfg.Model.Name, "version", r.s.version, "panic", v, "stack", string(debug.Stack()))
+		}
+	}()
+	r.s.deps.Observer.Executed(1, r.req.Times.BatchRows, r.spent)
 }
 
 // record writes the sum so far into the request's times.

@@ -119,9 +119,7 @@ func testPanic(t *testing.T, where string) {
 	check(t, "faults in the log", log.faults.Load(), 1)
 	check(t, "of them with a stack", log.stacks.Load(), 1)
 	check(t, "pending", s.Pending(), 0)
-	if where != "queued" {
-		check(t, "queued", f.counts.queued.Load(), 0)
-	}
+	check(t, "queued", f.counts.queued.Load(), 0)
 	if where != "free" {
 		check(t, "memory", f.inUse(), 0)
 	}
@@ -130,6 +128,71 @@ func testPanic(t *testing.T, where string) {
 	f.answer(t)
 	check(t, "afterwards", last.wait(t), nil)
 	check(t, "drain", s.Drain(t.Context()), nil)
+}
+
+// moody is an observer that panics now and then; it has counted nothing then.
+type moody struct {
+	counts
+	odds, faults atomic.Int64
+}
+
+func (m *moody) may() {
+	if n := m.odds.Load(); n > 0 && rand.Int64N(n) == 0 {
+		m.faults.Add(1)
+		panic("moody: observer")
+	}
+}
+
+func (m *moody) Queued(delta int) { m.may(); m.counts.Queued(delta) }
+func (m *moody) Executed(requests, rows int, c infer.ComputeTimes) {
+	m.may()
+	m.counts.Executed(requests, rows, c)
+}
+
+// An observer that panics at random has every difference of what waits sooner or later: it
+// knows how many wait whenever it is told of anything without a panic, and at the end.
+func TestMoodyObserver(t *testing.T) {
+	for range 10 {
+		synctest.Test(t, func(t *testing.T) {
+			const callers, each = 16, 25
+			obs, f := &moody{}, &fake{}
+			s := batcher(t, dynamic.Config{}, deps(newMemory(1<<20), obs, f))
+			f.executed = func(b *infer.Batch) {
+				go func() {
+					time.Sleep(time.Duration(rand.IntN(50)) * time.Microsecond)
+					b.Deliver(echo(b))
+				}()
+			}
+			obs.odds.Store(3)
+			var asking sync.WaitGroup
+			for c := range callers {
+				asking.Go(func() {
+					for range each {
+						if err := askOnce(t, s, string(rune('a'+c))); err != nil && infer.CodeOf(err) != infer.Cancelled {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			asking.Wait()
+			synctest.Wait()
+			obs.odds.Store(0)
+			check(t, "the last one", s.Do(t.Context(), request("z", 1), drop), nil)
+			check(t, "pending", s.Pending(), 0)
+			check(t, "queued", obs.queued.Load(), 0)
+			if obs.faults.Load() == 0 {
+				t.Error("nothing was tried")
+			}
+			// an observer that is always ill hears of everything once it is well
+			obs.odds.Store(1)
+			waits := start(t.Context(), s, request("y", 1))
+			check(t, "while it is ill", waits.wait(t), nil)
+			obs.odds.Store(0)
+			check(t, "the last one", s.Do(t.Context(), request("z", 1), drop), nil)
+			check(t, "queued", obs.queued.Load(), 0)
+			check(t, "drain", s.Drain(t.Context()), nil)
+		})
+	}
 }
 
 func (f *fake) has() bool {
@@ -401,7 +464,8 @@ func testCracked(t *testing.T, kind cracks) {
 }
 
 // askOnce asks in one of the ways that there are, maybe leaves early, and checks the answer.
-func askOnce(t *testing.T, s *drive.Driver, id string) error {
+
+func askOnce(t *testing.T, s schedule.Scheduler, id string) error {
 	ctx := t.Context()
 	if rand.IntN(4) == 0 {
 		short, leave := context.WithTimeout(ctx, time.Duration(rand.IntN(100))*time.Microsecond)

@@ -273,11 +273,32 @@ func (d *Driver) cancel(b *batch, index int) {
 	d.deps.Executors[b.instance].Cancel(&b.Batch, index)
 }
 
+// queued tells the observer how many more wait. What it doesn't take it is told at once again,
+// with what came meanwhile, and then with the next event.
 func (d *Driver) queued(delta int) {
-	if d.deps.Observer != nil {
-		defer d.caught("an observer met a fault")
-		d.deps.Observer.Queued(delta)
+	if d.deps.Observer == nil || d.tellQueued(delta) {
+		return
 	}
+	if delta = d.untold(delta); delta != 0 && !d.tellQueued(delta) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.told -= delta
+	}
+}
+
+func (d *Driver) tellQueued(delta int) (told bool) {
+	defer d.caught("an observer met a fault")
+	d.deps.Observer.Queued(delta)
+	return true
+}
+
+// untold is what is to be told now that a difference wasn't.
+func (d *Driver) untold(delta int) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delta += d.waiting.n - d.told
+	d.told = d.waiting.n
+	return delta
 }
 
 // caught ends a panic of which nothing follows. It must be deferred itself.
