@@ -67,17 +67,18 @@ func (c *conn) headersDone(h head, block []byte) error {
 	}
 	c.called++
 	c.lastID = h.stream
-	c.opened.Store(h.stream)
 	return c.open(h, hd)
 }
 
 // open begins a call.
 func (c *conn) open(h head, hd *header) error {
 	if hd.malformed != "" {
+		c.opened.Store(h.stream)
 		return c.turnAway(h, codeProtocol)
 	}
 	c.mu.Lock()
 	c.makeRoomLocked()
+	c.opened.Store(h.stream) // whoever says meanwhile that it will be served must see that it is there
 	refused := c.streams.n >= int(c.s.cfg.MaxStreams) || c.calls >= 2*int(c.s.cfg.MaxStreams) || h.stream > c.lastOK || c.ended != nil
 	var st *Stream
 	if !refused {
