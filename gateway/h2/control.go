@@ -62,7 +62,7 @@ func (c *conn) windowFrame(h head, b []byte) error {
 	if n == 0 && h.stream == 0 {
 		return &connError{codeProtocol, "WINDOW_UPDATE of 0"}
 	}
-	if h.stream > c.lastID {
+	if h.stream > c.lastID || h.stream > 0 && h.stream%2 == 0 {
 		return &connError{codeProtocol, "WINDOW_UPDATE on an idle stream"}
 	}
 	var reset *Stream

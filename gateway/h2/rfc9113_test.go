@@ -86,6 +86,7 @@ func TestRFC9113StreamStates(t *testing.T) {
 		{"5.1 idle: DATA", func(c *rawConn) { c.frame(http2.FrameData, end, 1, "x") }, 0, "goaway PROTOCOL_ERROR"},
 		{"5.1 idle: RST_STREAM", func(c *rawConn) { c.must(c.fr.WriteRSTStream(1, 8)) }, 0, "goaway PROTOCOL_ERROR"},
 		{"5.1 idle: WINDOW_UPDATE", func(c *rawConn) { c.must(c.fr.WriteWindowUpdate(1, 1)) }, 0, "goaway PROTOCOL_ERROR"},
+		{"5.1 idle: WINDOW_UPDATE on a stream of ours", func(c *rawConn) { c.call(3, "x"); c.must(c.fr.WriteWindowUpdate(2, 1)) }, 0, "goaway PROTOCOL_ERROR"},
 		{"5.1 idle: CONTINUATION", func(c *rawConn) { c.frame(http2.FrameContinuation, 4, 1, "\x83") }, 0, "goaway PROTOCOL_ERROR"},
 		{"5.1 idle: PRIORITY", func(c *rawConn) { c.frame(http2.FramePriority, 0, 1, "\x00\x00\x00\x03\x01") }, 0, "alive"},
 		{"5.1 half-closed: DATA", func(c *rawConn) { half(c); c.frame(http2.FrameData, 0, 1, "x") }, 0, "reset STREAM_CLOSED"},
