@@ -368,3 +368,20 @@ func TestLongNumberIsCut(t *testing.T) {
 		t.Errorf("got %.200v", err)
 	}
 }
+
+// TestResetGivesMemoryBack sees that a scanner that is kept does not keep what one document of
+// many escapes took.
+func TestResetGivesMemoryBack(t *testing.T) {
+	var s Scanner
+	s.Reset([]byte(`{"\u0041` + strings.Repeat("x", 1<<20) + `":1}`))
+	if err := s.Skip(); err != nil {
+		t.Fatal(err)
+	}
+	if cap(s.buf) < 1<<20 {
+		t.Fatalf("the name was unescaped into %d bytes", cap(s.buf))
+	}
+	s.Reset(nil)
+	if cap(s.buf) > keepBuf {
+		t.Errorf("%d bytes are kept", cap(s.buf))
+	}
+}

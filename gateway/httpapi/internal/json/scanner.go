@@ -66,9 +66,15 @@ type Scanner struct {
 	long  []byte // a number that was too long for strconv
 }
 
+// keepBuf is the most memory of unescaped strings that is used again.
+const keepBuf = 64 << 10
+
 // Reset points the scanner at a document. Strings of the last one become invalid.
 func (s *Scanner) Reset(data []byte) {
 	s.data, s.pos, s.depth, s.first, s.buf = data, 0, 0, false, s.buf[:0]
+	if cap(s.buf) > keepBuf {
+		s.buf = nil
+	}
 	if len(data) >= 3 && data[0] == 0xef && data[1] == 0xbb && data[2] == 0xbf {
 		s.pos = 3
 	}
