@@ -212,7 +212,7 @@ func (c *conn) writeAll(try bool) {
 		c.bare = fd >= 0
 		c.mu.Unlock()
 		var err error
-		if try || fd >= 0 {
+		if fd >= 0 || try && t != nil { // t is nil where the socket could not be had back from the loop
 			var rest net.Buffers
 			if rest, err = batch.try(c, t, fd); len(rest) > 0 && try {
 				go c.writeRest(batch, rest)
