@@ -104,7 +104,7 @@ func (h *hotCall) Memory(n int64, first []byte) (*infer.Buffer, error) {
 	if err != nil {
 		// For the count of refusals: the beginning names the model, as a rule. That the
 		// call is refused is settled, so a fault of what there is adds nothing.
-		_ = h.s.decodeOwned(&h.Call, first)
+		h.s.recognize(&h.Call, first)
 	}
 	return memory, err
 }
@@ -270,6 +270,18 @@ func (h *hotCall) Sent() (again bool) {
 	h.callState = callState{}
 	h.ctx, h.told, h.rest, h.started, h.spent = nil, false, nil, false, false
 	return true
+}
+
+// recognize reads the beginning of a message that is refused. It takes no memory: nobody would
+// give it back.
+func (s *Service) recognize(c *Call, first []byte) {
+	d, ok := s.decoders.Get().(*decoder)
+	if !ok {
+		d = &decoder{}
+	}
+	_ = d.request(c, first) // what was read of it is there
+	d.reset()
+	s.decoders.Put(d)
 }
 
 // decodeOwned reads a message that lies in the request's memory.
