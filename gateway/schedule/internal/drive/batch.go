@@ -273,12 +273,12 @@ func (b *batch) isFinal(res *infer.Result, r *infer.RequestResult) bool {
 
 // settle ends every request of the batch that is not tried again. A request that has its
 // final answer may be another's already, so nothing of it is read here.
-func (b *batch) settle(res *infer.Result, t times, again []bool) {
+func (b *batch) settle(e *ending) {
 	var fs infer.Flushers
 	for i, it := range b.items {
-		if again == nil || !again[i] {
+		if e.again == nil || !e.again[i] {
 			if _, done := it.state(); !done {
-				b.push(it, part{err: b.endError(res, it), final: true, batch: b, times: t}, &fs)
+				b.push(it, part{err: b.endError(e, it), final: true, batch: b, times: e.times}, &fs)
 			}
 		}
 	}
@@ -302,15 +302,22 @@ func (b *batch) letGo() {
 }
 
 // endError is what a request hears whose batch ended without its final answer; nil
-// stands for an end without an answer, which decoupled models may choose.
-func (b *batch) endError(res *infer.Result, it *item) error {
-	m := &b.d.cfg.Model
+// stands for an end without an answer, which decoupled models may choose. One that asked to
+// be executed again, and is not, hears that its answers so far are not the whole.
+func (b *batch) endError(e *ending, it *item) error {
+	m, res := &b.d.cfg.Model, e.res
 	if res.Err != nil {
 		if errors.Is(res.Err, infer.ErrWorkerLost) {
 			return infer.Refusef(infer.Unavailable, infer.ReasonWorkerLost, "%smodel '%s': %w", b.Requests[it.index].Prefix(), m.Name,
 				res.Err)
 		}
 		return res.Err
+	}
+	if err := e.halted[it.index]; err != nil {
+		return err
+	}
+	if e.early && asksAgain(res, it.index) {
+		return infer.Errorf(infer.Internal, "%smodel '%s' could not be executed again for the rest of the answer", b.Requests[it.index].Prefix(), m.Name)
 	}
 	if sent, _ := it.state(); sent || m.Decoupled {
 		return nil

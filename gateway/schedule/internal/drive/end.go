@@ -55,8 +55,10 @@ type ending struct {
 	res   *infer.Result
 	times times
 	again []bool // which items will be tried again; nil: none
-	early bool   // its answers go before the next batch: what that answers comes behind them
-	step  int
+	// halted is why items that ask to be executed again are not, where the core says why.
+	halted map[int]error
+	early  bool // its answers go before the next batch: what that answers comes behind them
+	step   int
 }
 
 // conclude is what follows when a batch has ended.
@@ -105,7 +107,7 @@ func (b *batch) tell(e *ending) (over bool) {
 		fallthrough
 	case 4:
 		e.step = 5
-		b.settle(e.res, e.times, e.again)
+		b.settle(e)
 		fallthrough
 	case 5:
 		e.step = 6
@@ -155,7 +157,7 @@ func (b *batch) end(now int64, lost bool, e *ending) (ended bool) {
 			e.again[i] = b.retryLocked(it)
 		}
 	default:
-		b.repeatLocked(res, e.again)
+		b.repeatLocked(e)
 	}
 	d.freedLocked(b.instance, now)
 	b.releaseLocked(e.again)

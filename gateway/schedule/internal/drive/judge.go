@@ -1,6 +1,8 @@
 package drive
 
 import (
+	"slices"
+
 	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue"
 	"github.com/sluice-serve/sluice/infer"
 )
@@ -86,9 +88,15 @@ func repeats(res *infer.Result) bool {
 	return false
 }
 
-// repeatLocked queues the requests again that ask for it, and notes in again which those
-// are.
-func (b *batch) repeatLocked(res *infer.Result, again []bool) {
+// asksAgain says that a request of the batch does.
+func asksAgain(res *infer.Result, index int) bool {
+	return slices.ContainsFunc(res.Responses, func(r infer.RequestResult) bool { return r.Repeat && r.Index == index })
+}
+
+// repeatLocked queues the requests again that ask for it, and notes which those are, and why
+// others may not go on.
+func (b *batch) repeatLocked(e *ending) {
+	res, again := e.res, e.again
 	core, ok := b.d.core.(Repeater)
 	if !ok {
 		return
@@ -99,11 +107,29 @@ func (b *batch) repeatLocked(res *infer.Result, again []bool) {
 			continue
 		}
 		it := b.items[r.Index]
-		if _, done := it.state(); done || it.left || it.null || !core.Repeat(&it.Entry) {
+		if _, done := it.state(); done || it.left || it.null {
+			continue
+		}
+		if !core.Repeat(&it.Entry) {
+			b.haltLocked(e, it)
 			continue
 		}
 		it.batch = nil
 		b.d.waiting.add(it)
 		again[r.Index] = true
+	}
+}
+
+// haltLocked notes why an item may not be executed again.
+func (b *batch) haltLocked(e *ending, it *item) {
+	j, ok := b.d.core.(Judge)
+	if !ok {
+		return
+	}
+	if err := j.Verdict(&it.Entry); err != nil {
+		if e.halted == nil {
+			e.halted = map[int]error{}
+		}
+		e.halted[it.index] = err
 	}
 }
