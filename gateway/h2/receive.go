@@ -278,7 +278,7 @@ func (in *incoming) place(st *Stream, size int64, first []byte) error {
 	var memory *infer.Buffer
 	var err error
 	if st.call != nil && !in.compressed {
-		memory, err = st.call.Memory(size, first)
+		memory, err = st.memory(size, first)
 	} else {
 		memory, err = st.c.s.deps.Memory.Body(size)
 	}
@@ -288,6 +288,19 @@ func (in *incoming) place(st *Stream, size int64, first []byte) error {
 	in.memory, in.data = memory, memory.Data[int64(len(memory.Data))-size:]
 	st.c.ahead += size - in.got
 	return nil
+}
+
+// memory asks a call for memory, unless it does not wait for its message any more: then it was
+// aborted, or is about to be.
+func (st *Stream) memory(size int64, first []byte) (*infer.Buffer, error) {
+	if st.dispatched {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		if st.left {
+			return nil, errShort // nobody hears it
+		}
+	}
+	return st.call.Memory(size, first)
 }
 
 // grow gives a message whose memory is full four times as much.
