@@ -38,9 +38,14 @@ func (w waiter) sleep(timeout time.Duration) {
 }
 
 func (w waiter) wake() {
-	if atomic.LoadUint32(w.word) == 0 {
-		return
+	if atomic.LoadUint32(w.word) != 0 {
+		w.rouse()
 	}
+}
+
+// rouse is wake for the last time: whatever the word says. A peer may have ended between taking
+// it back and waking, or never meant to wake.
+func (w waiter) rouse() {
 	atomic.StoreUint32(w.word, 0)
 	// It can't block, so the scheduler need not know.
 	_, _, _ = unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(w.word)), futexWake, math.MaxInt32, 0, 0, 0)

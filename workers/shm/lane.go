@@ -225,9 +225,13 @@ func (l *Lane) Bell() int { return l.bell }
 
 // ring wakes the reader of completions, if it sleeps.
 func (l *Lane) ring() {
-	if atomic.LoadUint32(l.compWaiter.word) == 0 {
-		return
+	if atomic.LoadUint32(l.compWaiter.word) != 0 {
+		l.toll()
 	}
+}
+
+// toll is ring whatever the word says: see waiter.rouse.
+func (l *Lane) toll() {
 	atomic.StoreUint32(l.compWaiter.word, 0)
 	one := uint64(1)
 	// It can't block (the bell is nonblocking) and fails only when it has rung 2^64
@@ -302,9 +306,9 @@ func (l *Lane) Shut() {
 	for i := range l.mailboxes {
 		l.CloseMailbox(i)
 	}
-	l.ring()
-	l.fullWaiter.wake()
-	l.relWaiter.wake()
+	l.toll()
+	l.fullWaiter.rouse()
+	l.relWaiter.rouse()
 }
 
 func (l *Lane) isShut() bool { return l.shut.Load() || atomic.LoadUint32(l.closed) != 0 }

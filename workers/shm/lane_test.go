@@ -366,3 +366,65 @@ func TestStaleBell(t *testing.T) {
 		t.Errorf("nothing comes: %v", err)
 	}
 }
+
+// A peer that ends between taking back that somebody sleeps and waking him, or that only says
+// so, must not keep the other side asleep: Shut wakes whatever the words say.
+func TestShutWakesWhoseWakerEnded(t *testing.T) {
+	gateway, worker := openLanes(t, LaneConfig{Mailboxes: 1, Completions: 1})
+	m, err := worker.Mailbox(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := worker.Complete(Completion{}); err != nil { // the ring is full
+		t.Fatal(err)
+	}
+	receive(t, gateway)
+	if err := worker.Complete(Completion{}); err != nil {
+		t.Fatal(err)
+	}
+	results, instance, producer := make(chan error, 1), make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, _, err := m.Take(0)
+		instance <- err
+	}()
+	go func() { producer <- worker.Complete(Completion{}) }()
+	asleep(t, m.waiter.word)
+	asleep(t, worker.fullWaiter.word)
+	worker.Shut()
+	wantClosed(t, "the instance", instance)
+	wantClosed(t, "the producer", producer)
+
+	gateway, worker = openLanes(t, LaneConfig{Mailboxes: 1})
+	go func() {
+		_, err := gateway.Completions(make([]Completion, 1), 0)
+		results <- err
+	}()
+	asleep(t, worker.compWaiter.word)
+	gateway.Shut()
+	wantClosed(t, "the reader of results", results)
+}
+
+// asleep waits until somebody says in a word that he sleeps, gives him the time to do so, and
+// takes the word back.
+func asleep(t *testing.T, word *uint32) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); atomic.LoadUint32(word) == 0; runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatal("nobody sleeps")
+		}
+	}
+	<-time.After(20 * time.Millisecond) // one that is not asleep by then finds the word taken back
+	atomic.StoreUint32(word, 0)
+}
+
+func wantClosed(t *testing.T, who string, ended chan error) {
+	t.Helper()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("%s: %v", who, err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatalf("%s sleeps on", who)
+	}
+}

@@ -33,7 +33,7 @@ func (l *Lane) Post(box int, off, n int64) {
 func (l *Lane) CloseMailbox(box int) {
 	at := l.box(box)
 	atomic.OrUint32(l.u32(at+boxWord), boxClosed)
-	waiter{l.u32(at + boxWaiter)}.wake()
+	waiter{l.u32(at + boxWaiter)}.rouse()
 }
 
 // ResetMailbox opens a mailbox for another instance. The gateway calls it before it
