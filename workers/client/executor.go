@@ -34,7 +34,7 @@ type executor struct {
 	current *infer.Batch // guarded by mu: in flight
 	batch   wire.Batch   // guarded by mu: its descriptor
 	copies  [][]byte     // guarded by mu: blocks of the arena that inputs were copied to
-	block   []byte       // guarded by mu: where descriptors stand in the arena, kept
+	block   []byte       // guarded by mu: where descriptors stand in the arena, kept if it is no large one
 	flags   []uint32     // guarded by mu: the cancel flags of current, in block
 
 	// The goroutine's that reads results.
@@ -124,6 +124,10 @@ func (e *executor) endLocked() {
 		e.copies[i] = nil
 	}
 	e.copies = e.copies[:0]
+	if len(e.block) > keptBlock {
+		e.arena.Free(e.block)
+		e.block, e.batch = nil, wire.Batch{}
+	}
 }
 
 // attach puts the instance into service on a worker that loaded it.

@@ -13,8 +13,12 @@ import (
 	"github.com/sluice-serve/sluice/workers/wire"
 )
 
-// firstBlock is the memory an instance keeps for descriptors; larger ones take more.
-const firstBlock = 2048
+// firstBlock is the memory an instance has for descriptors at first; larger ones take more, of
+// which it keeps keptBlock at most: a request may say as much about itself as its body is long.
+const (
+	firstBlock = 2048
+	keptBlock  = 256 << 10
+)
 
 // maxDescriptor bounds a result's descriptor, which is copied before it is read.
 const maxDescriptor = 16 << 20
