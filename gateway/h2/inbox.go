@@ -9,10 +9,14 @@ import (
 )
 
 // inbox are the messages of a streaming call that were received and not read. What they
-// hold is bounded by the stream's window, which is credited as they are read; small
-// ones that pile up are packed, so that they hold little more than their bytes.
+// hold is bounded by the stream's window, which is credited as they are read, and for the
+// one that is read next as it comes, since it may be larger than the window. Small ones that
+// pile up are packed, so that they hold little more than their bytes.
 type inbox struct {
 	waiting []waiting
+	came    int64 // bytes of messages that arrived, their prefixes included
+	taken   int64 // and were read
+	given   int64 // and are credited
 	err     error // what follows them; nil: more may come
 	closed  bool
 	news    chan struct{} // a token; made by the first who waits
@@ -126,11 +130,13 @@ func (b *inbox) take(st *Stream) (*infer.Buffer, []byte, error) {
 		st.mu.Lock()
 		if len(b.waiting) > 0 {
 			in, err := b.nextLocked(st)
+			b.taken += int64(len(in.prefix) + len(in.data))
+			n := b.dueLocked()
 			st.mu.Unlock()
 			if err != nil {
 				return nil, nil, err
 			}
-			if st.creditBy(len(in.prefix) + len(in.data)) {
+			if st.creditBy(n) {
 				st.c.flush(false)
 			}
 			if !in.compressed {
@@ -154,6 +160,26 @@ func (b *inbox) take(st *Stream) (*infer.Buffer, []byte, error) {
 			return nil, nil, status.FromContextError(st.Err()).Err()
 		}
 	}
+}
+
+// arrived counts n bytes of messages that came, and says how many are to be credited.
+func (b *inbox) arrived(st *Stream, n int) int {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	b.came += int64(n)
+	return b.dueLocked()
+}
+
+// dueLocked is how many more bytes are to be credited: those that were read; and where none
+// waits to be, all that came, since nothing is read before the rest of them came.
+func (b *inbox) dueLocked() int {
+	due := b.taken
+	if len(b.waiting) == 0 {
+		due = max(due, b.came)
+	}
+	n := max(due-b.given, 0)
+	b.given += n
+	return int(n)
 }
 
 // close drops what was not read.

@@ -462,7 +462,7 @@ func (c *conn) credit(st *Stream, n, padding int) error {
 	case st == nil, st.discard, st.in.complete: // what follows a call's one message is not wanted
 		return nil
 	case st.method.streams():
-		n = padding // the rest is the handler's to credit as it reads
+		n = padding + st.inbox.arrived(st, n-padding) // the rest is the handler's to credit as it reads
 	}
 	if st.creditBy(n) {
 		c.news = true
