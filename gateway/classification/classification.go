@@ -45,7 +45,7 @@ func Top(out infer.Tensor, k int64, batched bool, labels []string) (infer.Tensor
 		t.Shape = []int64{rows, k}
 	}
 	var best []class
-	for row := int64(0); row < rows; row++ {
+	for row := int64(0); row < rows && k > 0; row++ { // a worker may say any number of rows of nothing
 		data := out.Data[row*classes*out.Datatype.Size():]
 		best = largest(best[:0], k, classes, func(i int64) number { return read(data, i) })
 		for _, c := range best {

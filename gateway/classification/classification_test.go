@@ -46,6 +46,8 @@ func TestTop(t *testing.T) {
 		{"big integers", infer.Tensor{Datatype: infer.Uint64, Shape: []int64{2}, Data: binary.LittleEndian.AppendUint64(
 			binary.LittleEndian.AppendUint64(nil, math.MaxUint64-1), math.MaxUint64)}, 1, false, nil, []int64{1}, []string{"18446744073709551615:1"}},
 		{"no rows", infer.Tensor{Datatype: infer.FP32, Shape: []int64{0, 3}}, 2, true, nil, []int64{0, 0}, nil},
+		{"rows of nothing, as many as a worker may say", infer.Tensor{Datatype: infer.FP32, Shape: []int64{1 << 62, 0}}, 2, true, nil,
+			[]int64{1 << 62, 0}, nil},
 	} {
 		got, err := Top(c.in, c.k, c.batched, c.labels)
 		if err != nil {
