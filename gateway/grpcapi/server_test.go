@@ -176,9 +176,15 @@ func TestInferFaultsOnTheWire(t *testing.T) {
 
 func TestMalformedMessageOnTheWire(t *testing.T) {
 	r := start(t)
-	err := r.conn.Invoke(t.Context(), "/inference.GRPCInferenceService/ModelInfer", []byte{0xff, 0xff}, new([]byte), grpc.ForceCodec(rawCodec{}))
-	if s := status.Convert(err); s.Code() != codes.Internal || s.Message() != "Unable to parse request" {
-		t.Fatalf("got %v", err)
+	for _, method := range []string{"ModelInfer", "ModelReady", "ModelMetadata", "RepositoryIndex"} {
+		err := r.conn.Invoke(t.Context(), "/inference.GRPCInferenceService/"+method, []byte{0xff, 0xff}, new([]byte), grpc.ForceCodec(rawCodec{}))
+		want := "Unable to parse request" // of all methods, as the original says
+		if method != "ModelInfer" && carrier.Now(t) == TransportLibrary {
+			want = "grpc: failed to unmarshal the received message: " + want
+		}
+		if s := status.Convert(err); s.Code() != codes.Internal || s.Message() != want {
+			t.Errorf("%s: got %v", method, err)
+		}
 	}
 	r.settled(t)
 }

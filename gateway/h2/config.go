@@ -79,7 +79,8 @@ func (c *Config) Validate() error {
 // Memory gives counted memory of n bytes, undefined in content, whose one reference is
 // the caller's. gateway/memory.Bodies fits it.
 // Where it has Scarce() bool, messages get less on their announced lengths while that is
-// true.
+// true. Where it has Pressed() bool, answers that their clients don't take are dropped soon
+// while that is true: memory of messages or of answers runs out.
 type Memory interface {
 	Body(n int64) (*infer.Buffer, error)
 }

@@ -79,6 +79,8 @@ type conn struct {
 	writing   int64     // since when a write lasts, on the clock of infer.Now; 0: none does
 	stale     []uint32  // answered before their client had ended: still in receiving
 	sending   []*Stream // with data that a window or their turn holds back
+	moved     int64     // bytes of such data that were let through
+	press     *press    // nil: memory is not scarce, or nothing waits
 	sendLeft  int64     // bytes that we may send on the connection
 	peerInit  int64     // window of a new stream
 	peerFrame int       // largest frame that the peer takes

@@ -52,6 +52,9 @@ type heap struct {
 // Scarce says what a test wants.
 func (h *heap) Scarce() bool { return h.few.Load() }
 
+// Pressed says the same.
+func (h *heap) Pressed() bool { return h.few.Load() }
+
 func (h *heap) Body(n int64) (*infer.Buffer, error) {
 	if n > cmp.Or(h.most.Load(), 64<<20) {
 		return nil, infer.Refusef(infer.Unavailable, infer.ReasonMemory, "no memory")
@@ -178,6 +181,7 @@ func start(t testing.TB, change func(*Config)) *fixture {
 		t.Fatal(err)
 	}
 	f.s.settled, f.s.turnTime = 0, int64(time.Hour)
+	f.s.relief.every, f.s.relief.patience = 20*time.Millisecond, int64(time.Second)
 	f.s.Handle("/test.Echo/Echo", f.echo)
 	healthpb.RegisterHealthServer(f.s, f.health)
 	reflection.Register(f.s)

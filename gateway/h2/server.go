@@ -34,6 +34,7 @@ type Server struct {
 	settled int           // so many small calls in a row park a connection
 
 	turnTime int64 // turnTime, but in tests
+	relief   relief
 }
 
 var _ grpc.ServiceRegistrar = (*Server)(nil)
@@ -47,7 +48,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, infer.Errorf(infer.Internal, "h2: a server needs memory, a codec and a log")
 	}
 	return &Server{cfg: cfg, deps: deps, methods: map[string]*method{}, services: map[string]grpc.ServiceInfo{}, known: map[string]struct{}{},
-		conns: listen.NewAccepted[*conn](deps.Log), settled: settledAfter, turnTime: turnTime}, nil
+		conns: listen.NewAccepted[*conn](deps.Log), settled: settledAfter, turnTime: turnTime,
+		relief: relief{patience: listen.Patience, every: lookPeriod, ended: make(chan struct{})}}, nil
 }
 
 // Handle makes a Method answer the calls of a path, "/package.Service/Method", in place
@@ -101,6 +103,7 @@ func (s *Server) loop() *loop.Loop {
 // Serve accepts connections until Shutdown, which makes it return nil, or until the
 // listener fails. It closes the listener.
 func (s *Server) Serve(l net.Listener) error {
+	s.relieve()
 	return s.conns.Serve(l, func(nc net.Conn) *conn { return newConn(s, nc) }, (*conn).serve)
 }
 
@@ -127,6 +130,7 @@ func (s *Server) Stop() {
 	for _, c := range s.conns.Stop() {
 		c.close(errStopped)
 	}
+	s.relief.stop()
 	s.conns.Wait()
 	s.crew.stop()
 	s.started.Wait()

@@ -2,6 +2,7 @@ package h2
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync"
 
@@ -180,6 +181,9 @@ func (s *serverStream) decode(memory *infer.Buffer, data []byte, v any) error {
 	}
 	defer memory.Release()
 	if err := s.st.c.s.deps.Codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, v); err != nil {
+		if told := new(infer.Error); errors.As(err, &told) { // in words for clients
+			return status.Error(codes.Internal, err.Error())
+		}
 		return status.Errorf(codes.Internal, "grpc: error unmarshalling request: %v", err)
 	}
 	return nil

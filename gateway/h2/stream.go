@@ -57,8 +57,9 @@ type record struct {
 	queued   bool  // in conn.sending
 	moved    int64 // when its output moved last by a turn, on the clock of infer.Now
 	steps    int   // bytes that it moved since
-	begun    bool  // its HEADERS were sent
-	gone     bool  // out of conn.streams: nothing more is sent
+	seen     seen
+	begun    bool // its HEADERS were sent
+	gone     bool // out of conn.streams: nothing more is sent
 
 	mu         sync.Mutex
 	arrived    chan struct{} // closed when in is complete or failed; nil: it was before the call began

@@ -387,6 +387,7 @@ func (c *conn) moveLocked(st *Stream, most int) int {
 	}
 	if moved > 0 {
 		c.strikesOK, c.pings = true, 0
+		c.moved += int64(moved)
 		// A window that is opened by a byte at a time is no progress.
 		if st.steps += moved; st.steps >= turn {
 			st.moved, st.steps = infer.Now(), 0
