@@ -61,9 +61,10 @@ type conn struct {
 	state atomic.Uint64 // the turn of the phase, and in the low bits the phase; serve's to change
 	moved atomic.Int64  // bytes in it
 
-	// check's own: the state that it saw last, and when it saw it first.
+	// tick's own: the state that it saw last, and when it saw it first.
 	seen   uint64
 	seenAt int64
+	paced  paced
 
 	mu       sync.Mutex
 	news     sync.Cond         // of stage and pending, where waiting

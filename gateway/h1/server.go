@@ -17,7 +17,8 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// Config bounds a Server. All fields must be set: a zero is a limit of nothing.
+// Config bounds a Server. All fields but Loops and Scarce must be set: a zero is a limit of
+// nothing.
 type Config struct {
 	MaxHeaderBytes    int           // of a request's head; above it the connection goes to the other server
 	ReadHeaderTimeout time.Duration // for a head, from its first byte on
@@ -25,6 +26,9 @@ type Config struct {
 	BodyTimeout       time.Duration // a body may take so long, and a second for each MinRate bytes
 	MinRate           int64         // bytes a second
 	Loops             []*loop.Loop  // read resting connections; none: the server makes its own
+	// Scarce says that memory of requests or answers runs out: then a client that takes
+	// nothing of its answer is cut off soon. It must not block. nil: it never does.
+	Scarce func() bool
 }
 
 // Handler answers requests.
@@ -126,6 +130,8 @@ type Server struct {
 	date    atomic.Pointer[[]byte] // the Date field of this second
 
 	turnTime int64 // turnTime, but in tests
+	patience int64 // listen.Patience, but in tests
+	looks    int   // of the clock's goroutine: that are left since memory was scarce last
 
 	buffers sync.Pool // *[turnBuffer]byte, for turns that the watcher does not take
 
@@ -141,7 +147,7 @@ type Server struct {
 
 // New makes a server; nothing runs before Serve.
 func New(cfg Config, handler Handler, log *slog.Logger) *Server {
-	s := &Server{cfg: cfg, handler: handler, log: log, few: atFew(runtime.GOMAXPROCS(0), len(cfg.Loops) > 0), loops: cfg.Loops, ticks: make(chan struct{}), turnTime: turnTime, conns: listen.NewAccepted[*conn](log)}
+	s := &Server{cfg: cfg, handler: handler, log: log, few: atFew(runtime.GOMAXPROCS(0), len(cfg.Loops) > 0), loops: cfg.Loops, ticks: make(chan struct{}), turnTime: turnTime, patience: listen.Patience, conns: listen.NewAccepted[*conn](log)}
 	if l, ok := handler.(Lighter); ok {
 		s.light = l.Light
 	}
@@ -273,6 +279,7 @@ func (s *Server) tick(at time.Time) {
 	for _, c := range s.conns.All() {
 		c.check(now)
 	}
+	s.relieve(now)
 }
 
 // Handoff is a net.Listener for another server, which accepts from it the connections

@@ -1,0 +1,105 @@
+package h1
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/sluice-serve/sluice/gateway/listen"
+)
+
+// Where memory is scarce, a client that takes nothing of its answer for listen.Patience is
+// cut off, so that it does not hold for half a minute and more what others wait for. The
+// watcher looks at every connection that is writing then, once a second, and only then.
+
+// lookOn is how many seconds it looks on when memory is scarce no more: who lives at the edge
+// of it is to count.
+const lookOn = 10
+
+// fewCuts is how many connections are cut at a time; of more than four times as many a
+// quarter. Their memory comes back a little later, and then it may be enough.
+const fewCuts = 32
+
+// unmoved is a connection whose client takes nothing.
+type unmoved struct {
+	c     *conn
+	state uint64
+	since int64
+	size  int64
+}
+
+// paced is what was seen of an answer while memory was scarce; tick's alone.
+type paced struct {
+	state  uint64 // the phase that it was in
+	looked int64
+	pace   listen.Pace
+}
+
+// relieve cuts off those who take nothing, if memory is scarce. It is tick's.
+func (s *Server) relieve(now int64) {
+	if s.cfg.Scarce == nil {
+		return
+	}
+	scarce := s.cfg.Scarce()
+	if scarce {
+		s.looks = lookOn
+	}
+	if s.looks == 0 {
+		return
+	}
+	s.looks--
+	var found []unmoved
+	for _, c := range s.conns.All() {
+		if u := c.unmoved(now); now-u.since >= s.patience {
+			found = append(found, u)
+		}
+	}
+	if !scarce {
+		return
+	}
+	if n := cutOff(found, s.cfg.Scarce); n > 0 {
+		s.log.Warn("HTTP: memory is scarce, clients that don't take their answers are cut off", "cut", n, "waiting", len(found))
+	}
+}
+
+// cutOff cuts those that have waited longest, and of these the largest first, until memory is
+// not scarce any more or it is enough for now.
+func cutOff(found []unmoved, scarce func() bool) (cut int) {
+	slices.SortFunc(found, func(a, b unmoved) int { return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(b.size, a.size)) })
+	for _, u := range found[:min(len(found), max(len(found)/4, fewCuts))] {
+		if !scarce() {
+			break
+		}
+		if u.c.state.Load() == u.state { // else it has moved meanwhile
+			u.c.cut()
+			cut++
+		}
+	}
+	return cut
+}
+
+// unmoved says since when the client of a connection that writes takes nothing: now, where it
+// does, or where nothing is written.
+func (c *conn) unmoved(now int64) unmoved {
+	state, size := c.state.Load(), c.moved.Load()
+	u := unmoved{c: c, state: state, since: now, size: size}
+	if phaseOf(state) != writing {
+		c.paced = paced{}
+		return u
+	}
+	c.mu.Lock()
+	sent, ok := listen.SentOn(c.nc, c.fd)
+	c.mu.Unlock()
+	if !ok {
+		return u
+	}
+	p := &c.paced
+	if p.state != state || now-p.looked > 3*lookPeriod {
+		*p = paced{state: state}
+	}
+	p.looked = now
+	u.since = p.pace.Look(now, sent)
+	return u
+}
+
+// lookPeriod is that of clock, in ns.
+const lookPeriod = 1_000_000_000
