@@ -141,7 +141,7 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	if err := g.openRegions(); err != nil {
 		return err
 	}
-	g.bodies = &memory.Bodies{Arena: g.workers.Memory(), ArenaSize: g.workers.Memory().Size(), Limit: g.cfg.BodyLimit}
+	g.bodies = &memory.Bodies{Arena: g.workers.Memory(), ArenaSize: g.workers.Memory().Size(), Limit: g.cfg.BodyLimit, Answers: g.workers.Scarce}
 	g.openLoad()
 	if err := g.openObserver(); err != nil {
 		return err

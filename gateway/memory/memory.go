@@ -1,6 +1,6 @@
 // Package memory gives front ends the memory that request bodies are received into:
 // small ones from a heap pool, large ones from the request arena, where the worker
-// reads them without a copy. What is out at one time is bounded.
+// reads them without a copy. What is out at one time is bounded, and it tells when it runs out.
 //
 // Front ends call it for every body; it has no goroutine.
 package memory
@@ -29,6 +29,8 @@ type Bodies struct {
 	Limit int64 // bytes out at one time; 0: no bound
 	// ArenaSize is Arena's; 0: Scarce does not look at it.
 	ArenaSize int64
+	// Answers says the same as Scarce of the memory that workers answer into. nil: it never is.
+	Answers func() bool
 
 	out   atomic.Int64
 	arena atomic.Int64 // of out, in the arena
@@ -69,6 +71,11 @@ func (m *Bodies) Body(n int64) (*infer.Buffer, error) {
 func (m *Bodies) Scarce() bool {
 	return m.Limit > 0 && m.out.Load() > m.Limit/2 || m.ArenaSize > 0 && m.arena.Load() > m.ArenaSize/2
 }
+
+// Pressed says that memory of bodies or of answers is scarce. Front ends then drop what they
+// have for clients that don't take it. It may take a lock for each worker, so it is for
+// those who ask now and then.
+func (m *Bodies) Pressed() bool { return m.Scarce() || m.Answers != nil && m.Answers() }
 
 // InUse is how many bytes are out.
 func (m *Bodies) InUse() int64 { return m.out.Load() }

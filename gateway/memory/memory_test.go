@@ -88,3 +88,24 @@ func TestScarce(t *testing.T) {
 		t.Errorf("half of the limit: %v, scarce %t", err, bounded.Scarce())
 	}
 }
+
+func TestPressed(t *testing.T) {
+	answers := false
+	m := &Bodies{Limit: 100, Answers: func() bool { return answers }}
+	if m.Pressed() {
+		t.Error("with all memory")
+	}
+	answers = true
+	if !m.Pressed() || m.Scarce() {
+		t.Errorf("answers are held: pressed %t, bodies scarce %t; want true, false", m.Pressed(), m.Scarce())
+	}
+	answers = false
+	b, err := m.Body(51)
+	if err != nil || !m.Pressed() {
+		t.Errorf("half of the limit: %v, pressed %t", err, m.Pressed())
+	}
+	b.Release()
+	if (&Bodies{}).Pressed() {
+		t.Error("without bounds")
+	}
+}

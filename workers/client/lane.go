@@ -30,6 +30,7 @@ type peerMemory struct {
 	lane      *shm.Lane
 	log       *slog.Logger
 	refs      atomic.Int64 // the session's, and one for each result that is held
+	held      atomic.Int64 // bytes of tensors of these results
 }
 
 // release gives back a result. The last one of a session that has ended unmaps the memory on a
@@ -261,6 +262,7 @@ func (l *laneLink) receive(e *executor, c *shm.Completion, b *infer.Batch) (*rec
 		return r, nil
 	}
 	l.memory.refs.Add(1)
+	l.memory.held.Add(r.size)
 	r.buffer.Reset(nil, freeReceived)
 	r.result.Memory = &r.buffer
 	return r, nil

@@ -19,6 +19,7 @@ type received struct {
 	buffer infer.Buffer // first: freeReceived finds the rest by it
 	memory *peerMemory
 	token  uint64
+	size   int64 // bytes of tensors in memory
 
 	result  infer.Result
 	passed  []*infer.Buffer // under inputs that are outputs; a reference for each
@@ -133,6 +134,7 @@ func (r *received) appendTensors(dst []infer.Tensor, outputs []wire.Output, b *i
 			data, err = r.pass(b, q, k, o.Data.Length)
 		} else {
 			data, err = mem.view(o.Data)
+			r.size += int64(len(data))
 		}
 		if err != nil {
 			return nil, err
@@ -216,5 +218,6 @@ func (r *received) releasePassed() {
 func freeReceived(b *infer.Buffer) {
 	r := (*received)(unsafe.Pointer(b))
 	r.releasePassed()
+	r.memory.held.Add(-r.size)
 	r.memory.release(r.token)
 }

@@ -189,6 +189,21 @@ func (w *Workers) Memory() *shm.Arena { return w.memory }
 // the worker has answered: see Layout.
 func (w *Workers) Layout() *Layout { return &Layout{Arena: w.memory, w: w} }
 
+// Scarce says that answers which are still held take at least half of the memory that a
+// worker of this host answers into. Then batches will soon wait for it, and in the end fail.
+func (w *Workers) Scarce() bool {
+	for _, k := range w.workers {
+		k.mu.Lock()
+		s := k.session
+		scarce := s != nil && s.memory != nil && s.memory.held.Load() >= s.memory.responses.Size()/2
+		k.mu.Unlock()
+		if scarce {
+			return true
+		}
+	}
+	return false
+}
+
 // Ready says that every worker is up.
 func (w *Workers) Ready() bool {
 	for _, k := range w.workers {
