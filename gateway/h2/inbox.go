@@ -182,6 +182,13 @@ func (b *inbox) dueLocked() int {
 	return int(n)
 }
 
+// unread says that messages wait to be read.
+func (b *inbox) unread(st *Stream) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return len(b.waiting) > 0
+}
+
 // close drops what was not read.
 func (b *inbox) close(st *Stream) {
 	st.mu.Lock()

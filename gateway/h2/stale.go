@@ -73,9 +73,13 @@ func (c *conn) forget(st *Stream) {
 var errStalled = status.Error(codes.DeadlineExceeded, "the message did not arrive in time")
 
 // expire ends calls of whose messages a part has come and nothing more for long: they
-// hold memory.
+// hold memory. The time of a message begins anew where nobody has read the one before it:
+// the client's window may be full.
 func (c *conn) expire(at int64) {
 	for _, st := range c.receiving.all() {
+		if st.method.streams() && st.inbox.unread(st) {
+			st.in.heard = at
+		}
 		if !st.discard && !st.in.complete && st.in.have > 0 && at-st.in.heard > int64(c.s.cfg.WriteTimeout) {
 			c.fail(st, errStalled)
 		}
