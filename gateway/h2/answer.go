@@ -249,7 +249,7 @@ func (st *Stream) answerLocked(parts mem.BufferSlice, err error, said said) {
 		c.out.small = append(c.out.small, 0, 0, 0, frameHeaders, flagEndHeaders|flagEndStream, byte(st.id>>24), byte(st.id>>16),
 			byte(st.id>>8), byte(st.id))
 		at := len(c.out.small) - frameHeader
-		c.out.small = appendStatus(c.out.small, nil, trailer)
+		c.out.small = appendStatus(c.appendShrink(c.out.small), nil, trailer)
 		c.blockLocked(at)
 		c.overLocked(st)
 		return
