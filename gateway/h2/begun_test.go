@@ -3,6 +3,7 @@ package h2
 import (
 	"context"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
@@ -55,5 +56,41 @@ func TestTableShrinksBetweenHeaderAndTrailers(t *testing.T) {
 	close(answer)
 	if got := c.outcome(1); got != "0 x" || len(said) != 1 || !said[0] {
 		t.Errorf("got %q; size updates in the blocks: %v", got, said)
+	}
+}
+
+// TestKeepaliveTimeoutAfterARest sees that a client which may not be pinged for long, since it
+// was pinged in vain, has all of the timeout to answer the next ping.
+func TestKeepaliveTimeoutAfterARest(t *testing.T) {
+	c, answer := startBegun(t, func(c *Config) {
+		c.KeepaliveTime, c.KeepaliveTimeout, c.MaxPingsWithoutData = 100*time.Millisecond, 1500*time.Millisecond, 1
+		c.PermitWithoutCalls = true
+	})
+	rest := time.AfterFunc(2*time.Second, func() { close(answer) }) // longer than both together
+	defer rest.Stop()
+	pings := 0
+	for pings < 2 {
+		fr, err := c.next()
+		if err != nil {
+			t.Fatalf("after %d pings: %v", pings, err)
+		}
+		if p, ok := fr.(*http2.PingFrame); ok && !p.IsAck() {
+			if pings++; pings == 2 {
+				time.AfterFunc(500*time.Millisecond, func() { _ = c.fr.WritePing(true, p.Data) }) // seen below if it fails
+				break
+			}
+			c.must(c.fr.WritePing(true, p.Data))
+		}
+	}
+	c.must(c.nc.SetReadDeadline(time.Now().Add(time.Second)))
+	for {
+		_, err := c.fr.ReadFrame()
+		if err == nil {
+			continue
+		}
+		if e, ok := err.(interface{ Timeout() bool }); !ok || !e.Timeout() {
+			t.Errorf("cut off before the timeout: %v", err)
+		}
+		return
 	}
 }

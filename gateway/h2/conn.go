@@ -102,10 +102,11 @@ type conn struct {
 	due       bool      // it gets a goroutine when neither is
 	small     int       // calls in a row whose messages were small; under 0: after a large one
 	room      sync.Cond
-	granted   int  // window updates that the peer may send without need
-	strikesOK bool // something was sent since the peer's last ping
-	pinged    bool // our keepalive waits for its answer
-	pings     int  // keepalives since something else was sent
+	granted   int   // window updates that the peer may send without need
+	strikesOK bool  // something was sent since the peer's last ping
+	pinged    bool  // our keepalive waits for its answer
+	pingedAt  int64 // since then, on the clock of infer.Now
+	pings     int   // keepalives since something else was sent
 	alive     *time.Timer
 	age       *time.Timer
 	flushers  sync.WaitGroup

@@ -363,9 +363,9 @@ func (c *conn) watch() {
 		c.resetLocked(st, codeCancel)
 	}
 	silent := at - c.heard.Load()
-	dead := c.pinged && silent > int64(cfg.KeepaliveTime+cfg.KeepaliveTimeout)
+	dead := c.pinged && min(silent-int64(cfg.KeepaliveTime), at-c.pingedAt) > int64(cfg.KeepaliveTimeout)
 	if c.keepsAliveLocked() && silent > int64(cfg.KeepaliveTime) && !c.pinged {
-		c.pinged = true
+		c.pinged, c.pingedAt = true, at
 		c.pings++
 		c.out.small = appendPing(c.out.small, 0, [8]byte{})
 	}
