@@ -28,14 +28,15 @@ type executor struct {
 	failures *sync.WaitGroup // of the goroutines that deliver what could not be sent
 
 	mu      sync.Mutex
-	link    link         // guarded by mu: nil while the instance is down
-	stopped bool         // guarded by mu: unloaded, nothing will come up again
-	handle  uint64       // guarded by mu: of the version in the worker that link is
-	current *infer.Batch // guarded by mu: in flight
-	batch   wire.Batch   // guarded by mu: its descriptor
-	copies  [][]byte     // guarded by mu: blocks of the arena that inputs were copied to
-	block   []byte       // guarded by mu: where descriptors stand in the arena, kept if it is no large one
-	flags   []uint32     // guarded by mu: the cancel flags of current, in block
+	link    link          // guarded by mu: nil while the instance is down
+	stopped bool          // guarded by mu: unloaded, nothing will come up again
+	handle  uint64        // guarded by mu: of the version in the worker that link is
+	current *infer.Batch  // guarded by mu: in flight
+	batch   wire.Batch    // guarded by mu: its descriptor
+	copies  [][]byte      // guarded by mu: blocks of the arena that inputs were copied to
+	block   []byte        // guarded by mu: where descriptors stand in the arena, kept if it is no large one
+	flags   []uint32      // guarded by mu: the cancel flags of current, in block
+	over    chan struct{} // guarded by mu: closed when current has ended, where somebody waits
 
 	// The goroutine's that reads results.
 	result   wire.Result
@@ -118,6 +119,10 @@ func (e *executor) finish(b *infer.Batch, r *infer.Result) {
 
 func (e *executor) endLocked() {
 	e.current = nil
+	if e.over != nil {
+		close(e.over)
+		e.over = nil
+	}
 	e.flags = nil
 	for i, c := range e.copies {
 		e.arena.Free(c)
@@ -142,6 +147,16 @@ func (e *executor) detach() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.link = nil
+}
+
+// ended is closed when the batch in flight has ended; nil: there is none.
+func (e *executor) ended() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.current != nil && e.over == nil {
+		e.over = make(chan struct{})
+	}
+	return e.over
 }
 
 // failCurrent ends the batch in flight, if there is one. No goroutine reads results of

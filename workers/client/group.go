@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -285,6 +286,8 @@ func (g *group) unload(ctx context.Context) error {
 				return fromStatus(err)
 			}
 			<-s.idle
+		} else {
+			g.settle(s)
 		}
 	}
 	w.mu.Lock()
@@ -293,6 +296,28 @@ func (g *group) unload(ctx context.Context) error {
 	w.mu.Unlock()
 	g.stop()
 	return nil
+}
+
+// settle waits for the last answers of instances that a worker has unloaded. It gave them
+// before it said so, but they come another way; one that doesn't come was never given.
+func (g *group) settle(s *session) {
+	late := time.NewTimer(g.worker.owner.cfg.HealthTimeout)
+	defer late.Stop()
+	for _, e := range g.executors {
+		over := e.ended()
+		if over == nil {
+			continue
+		}
+		select {
+		case <-over:
+			continue
+		case <-late.C:
+			s.fail(fmt.Errorf("model '%s' was unloaded, and its last batch has no answer", g.spec.Name))
+		case <-s.lost:
+		}
+		<-s.idle
+		return
+	}
 }
 
 // stop ends the executors and gives their mailboxes back. The caller holds turn, or is

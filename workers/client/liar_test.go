@@ -32,8 +32,22 @@ func (l *liar) Hello(context.Context, *workerpb.HelloRequest) (*workerpb.HelloRe
 }
 
 func (l *liar) Watch(_ *workerpb.WatchRequest, s workerpb.Worker_WatchServer) error {
-	<-s.Context().Done()
-	return nil
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if err := s.Send(&workerpb.WatchResponse{}); err != nil {
+				return err
+			}
+		case <-s.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (l *liar) Unload(context.Context, *workerpb.UnloadRequest) (*workerpb.UnloadResponse, error) {
+	return &workerpb.UnloadResponse{}, nil
 }
 
 func (l *liar) Load(_ context.Context, m *workerpb.LoadRequest) (*workerpb.LoadResponse, error) {
@@ -71,6 +85,8 @@ func (l *liar) lie(kind string, box uint32, off, n int64) error {
 	r := wire.Result{ID: b.ID, Outputs: []wire.Output{output}}
 	c := shm.Completion{Batch: b.ID, Mailbox: box}
 	switch kind {
+	case "no answer":
+		return nil
 	case "output outside":
 		r.Outputs[0].Data.Offset = 1 << 40
 	case "input that is not there":
@@ -213,6 +229,22 @@ func TestLiarAnswersBehindTheLast(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A worker that says that it has unloaded a version, and owes the answer of its batch, is
+// replaced: the batch ends, and nobody waits for ever.
+func TestLiarUnloadsWithoutAnswer(t *testing.T) {
+	l := as("liar")
+	l.Env = append(l.Env, lieEnv+"=no answer")
+	w := start(t, Config{Local: []LocalWorker{l}, Backoff: time.Millisecond, KillAfter: 10 * time.Millisecond, HealthTimeout: 500 * time.Millisecond})
+	v := load(t, w, spec(1, nil))
+	b, results := newBatch(1, 4)
+	v.Executor(0).Execute(b)
+	unload(t, v)
+	if r := wait(t, results); infer.CodeOf(r.Err) != infer.Unavailable {
+		t.Errorf("got %+v", r)
+	}
+	eventually(t, "a restart", func() bool { return w.States()[0].Restarts > 0 })
 }
 
 // A model that kills its worker while it loads is given up, and the others load.
