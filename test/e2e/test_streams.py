@@ -98,6 +98,24 @@ def test_mixed(server):
     assert answers[0][0] != "many"
 
 
+@pytest.mark.parametrize("compression,sizes", [(None, (1_000_000, 2_000_000, 10, 6_000_000, 3_000_000)), ("gzip", (10, 2_400_000))])
+def test_messages_larger_than_the_window(server, compression, sizes):
+    """Messages of a stream that the window of 8 MiB never has room for: alone, and with others behind them."""
+    rng = np.random.default_rng(1)
+    values = [rng.integers(0, 2**31, n, dtype=np.int32) for n in sizes]
+    got = queue.Queue()
+    with grpcclient.InferenceServerClient(server.grpc) as client:
+        client.start_stream(lambda result, error: got.put((result, error)), compression_algorithm=compression)
+        for ahead in (False, True):
+            for i, v in enumerate(values):
+                client.async_stream_infer("identity", tensors(grpcclient, INPUT0=v))
+                if not ahead or i == len(values) - 1:
+                    for want in values if ahead else [v]:
+                        result, error = got.get(timeout=20)
+                        assert error is None and np.array_equal(result.as_numpy("OUTPUT0"), want)
+        client.stop_stream()
+
+
 def test_aio(server):
     async def run():
         async with aioclient.InferenceServerClient(server.grpc) as client:
