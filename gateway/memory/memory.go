@@ -35,6 +35,8 @@ type Bodies struct {
 	out   atomic.Int64
 	arena atomic.Int64 // of out, in the arena
 	small sync.Pool    // of *body with cap(data) == ArenaFrom
+
+	refused atomic.Int64 // when somebody last got none, on the clock of infer.Now
 }
 
 type body struct {
@@ -50,6 +52,9 @@ type body struct {
 func (m *Bodies) Body(n int64) (*infer.Buffer, error) {
 	if out := m.out.Add(n); m.Limit > 0 && out > m.Limit {
 		m.out.Add(-n)
+		if n <= m.Limit {
+			m.refused.Store(infer.Now())
+		}
 		return nil, infer.Refusef(infer.Unavailable, infer.ReasonMemory,
 			"%d bytes of request bodies are being served, the most is %d", out-n, m.Limit)
 	}
@@ -59,6 +64,9 @@ func (m *Bodies) Body(n int64) (*infer.Buffer, error) {
 	data, err := m.Arena.Alloc(n)
 	if err != nil {
 		m.out.Add(-n)
+		if m.ArenaSize == 0 || n <= m.ArenaSize {
+			m.refused.Store(infer.Now())
+		}
 		return nil, err
 	}
 	m.arena.Add(n)
@@ -72,10 +80,18 @@ func (m *Bodies) Scarce() bool {
 	return m.Limit > 0 && m.out.Load() > m.Limit/2 || m.ArenaSize > 0 && m.arena.Load() > m.ArenaSize/2
 }
 
-// Pressed says that memory of bodies or of answers is scarce. Front ends then drop what they
-// have for clients that don't take it. It may take a lock for each worker, so it is for
-// those who ask now and then.
-func (m *Bodies) Pressed() bool { return m.Scarce() || m.Answers != nil && m.Answers() }
+// lately is how long a refusal counts, in ns: what is free may lie in pieces that are too small.
+const lately = 2_000_000_000
+
+// Pressed says that memory of bodies or of answers is scarce, or that somebody got none in the
+// last two seconds who could have. Front ends then drop what they have for clients that don't
+// take it. It may take a lock for each worker, so it is for those who ask now and then.
+func (m *Bodies) Pressed() bool {
+	if at := m.refused.Load(); at != 0 && infer.Now()-at < lately {
+		return true
+	}
+	return m.Scarce() || m.Answers != nil && m.Answers()
+}
 
 // InUse is how many bytes are out.
 func (m *Bodies) InUse() int64 { return m.out.Load() }

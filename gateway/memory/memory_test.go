@@ -3,6 +3,7 @@ package memory
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 
 	"github.com/sluice-serve/sluice/infer"
 )
@@ -108,4 +109,19 @@ func TestPressed(t *testing.T) {
 	if (&Bodies{}).Pressed() {
 		t.Error("without bounds")
 	}
+}
+
+// What is free may lie in pieces: who gets none counts, unless there is not that much at all.
+func TestPressedByRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &Bodies{Arena: &fakeArena{size: 40 << 10}, ArenaSize: 1 << 20, Limit: 4 << 20}
+		for _, n := range []int64{2 << 20, 5 << 20} {
+			if _, err := m.Body(n); err == nil || m.Pressed() {
+				t.Errorf("%d bytes of 1 MiB: %v, pressed %t", n, err, m.Pressed())
+			}
+		}
+		if _, err := m.Body(48 << 10); err == nil || !m.Pressed() {
+			t.Errorf("48 KiB of a piece of 40: %v, pressed %t", err, m.Pressed())
+		}
+	})
 }

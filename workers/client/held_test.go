@@ -2,6 +2,9 @@ package client
 
 import (
 	"testing"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers/shm"
 )
 
 // What is held of a worker's answers is counted, until it is let go of.
@@ -35,5 +38,28 @@ func TestScarceWhileAnswersAreHeld(t *testing.T) {
 	}
 	if (&Workers{workers: []*worker{{}, {session: &session{}}}}).Scarce() {
 		t.Error("without memory of its own")
+	}
+}
+
+// A result for which the worker has no memory counts for a while, however little is held.
+func TestScarceAfterARefusal(t *testing.T) {
+	{
+		arena, err := shm.NewPeerArena("test", 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer arena.Close()
+		m := &peerMemory{responses: arena}
+		r := &received{memory: m}
+		if got := infer.ReasonOf(r.refusal(infer.Unavailable, infer.ReasonQueueFull, "no")); m.scarce() || got != infer.ReasonQueueFull {
+			t.Errorf("a refusal for another reason: scarce %t, reason %q", m.scarce(), got)
+		}
+		if got := infer.ReasonOf(r.refusal(infer.Unavailable, infer.ReasonMemory, "no")); !m.scarce() || got != infer.ReasonMemory {
+			t.Errorf("a refusal for want of memory: scarce %t, reason %q", m.scarce(), got)
+		}
+		m.refused.Store(infer.Now() - lately)
+		if m.scarce() {
+			t.Error("scarce two seconds later")
+		}
 	}
 }

@@ -34,7 +34,7 @@ func (r *received) setResult(w *wire.Result, b *infer.Batch, mem viewer) error {
 	out := &r.result
 	out.More, out.Compute = w.More, w.Compute
 	if w.Err != "" {
-		out.Err = infer.Refusef(w.Code, known(w.Reason), "%s", w.Err)
+		out.Err = r.refusal(w.Code, w.Reason, w.Err)
 		return nil
 	}
 	var err error
@@ -65,7 +65,7 @@ func (r *received) setResponse(out *infer.RequestResult, w *wire.Response, b *in
 	}
 	out.Index = w.Index
 	if w.Err != "" {
-		out.Err = infer.Refusef(w.Code, known(w.Reason), "%s", w.Err)
+		out.Err = r.refusal(w.Code, w.Reason, w.Err)
 		return nil
 	}
 	tensors, err := r.appendTensors(make([]infer.Tensor, 0, len(w.Outputs)), w.Outputs, b, b.Requests[w.Index], mem)
@@ -176,6 +176,14 @@ func known(r infer.Reason) infer.Reason {
 		return r
 	}
 	return ""
+}
+
+// refusal is an error of a worker. One for want of memory is noted.
+func (r *received) refusal(code infer.Code, reason infer.Reason, text string) error {
+	if reason == infer.ReasonMemory && r.memory != nil {
+		r.memory.refused.Store(infer.Now())
+	}
+	return infer.Refusef(code, known(reason), "%s", text)
 }
 
 // hasData says that tensors of the result lie in the worker's memory.
