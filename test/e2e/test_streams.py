@@ -106,14 +106,16 @@ def test_messages_larger_than_the_window(server, compression, sizes):
     got = queue.Queue()
     with grpcclient.InferenceServerClient(server.grpc) as client:
         client.start_stream(lambda result, error: got.put((result, error)), compression_algorithm=compression)
-        for ahead in (False, True):
-            for i, v in enumerate(values):
-                client.async_stream_infer("identity", tensors(grpcclient, INPUT0=v))
-                if not ahead or i == len(values) - 1:
-                    for want in values if ahead else [v]:
-                        result, error = got.get(timeout=20)
-                        assert error is None and np.array_equal(result.as_numpy("OUTPUT0"), want)
-        client.stop_stream()
+        try:
+            for ahead in (False, True):
+                for i, v in enumerate(values):
+                    client.async_stream_infer("identity", tensors(grpcclient, INPUT0=v))
+                    if not ahead or i == len(values) - 1:
+                        for want in values if ahead else [v]:
+                            result, error = got.get(timeout=20)
+                            assert error is None and np.array_equal(result.as_numpy("OUTPUT0"), want)
+        finally:  # also where the stream stands still
+            client.stop_stream(cancel_requests=True)
 
 
 def test_aio(server):
