@@ -72,7 +72,7 @@ class Frames:
         self.socket.close()
 
 
-def slow_grpc(server, size, result):
+def slow_grpc(server, size, begun, result):
     """Reads an answer at RATE, and opens the windows for what it has read."""
     c = Frames(server.grpc, 65535)
     c.call(size)
@@ -82,6 +82,7 @@ def slow_grpc(server, size, result):
             kind, flags, stream, payload = c.next()
             if kind == DATA and payload:
                 got += len(payload)
+                begun.set()
                 time.sleep(len(payload) / RATE)
                 grant = struct.pack(">I", len(payload))
                 c.socket.sendall(frame(WINDOW, 0, 0, grant) + frame(WINDOW, 0, stream, grant))
@@ -90,12 +91,13 @@ def slow_grpc(server, size, result):
                 return
 
 
-def slow_http(server, size, result):
+def slow_http(server, size, begun, result):
     """Reads an answer at RATE, with a small window of its own."""
     with small(server) as s:
         s.sendall(post(size))
         answer = http.client.HTTPResponse(s)
         answer.begin()
+        begun.set()
         got = 0
         while some := answer.read(16384):
             got += len(some)
@@ -133,10 +135,11 @@ def honest(server, size):
 
 
 def begins(server, slow, size):
-    """Starts a slow reader; its result comes last."""
-    result = []
-    thread = threading.Thread(target=slow, args=(server, size, result))
+    """Starts a slow reader, whose answer has begun to come: it has its memory. Its result comes last."""
+    begun, result = threading.Event(), []
+    thread = threading.Thread(target=slow, args=(server, size, begun, result))
     thread.start()
+    assert begun.wait(20), result
     return thread, result
 
 
