@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What our transports cost beside the library's, and beside the original: CPU of the server for each request.
 
-    transports.py [--original] [--rounds N] [--seconds S] [--only WORD[,WORD...]]
+    transports.py [--original] [--driver perf] [--rounds N] [--seconds S] [--only WORD[,WORD...]]
 
 Two servers of the same build, one with --http-transport and --grpc-transport `sluice`, one with `library`; identity and
 limits are off, metrics on, spans sampled at 1 % and sent to a receiver in this process that drops them. Points are an
@@ -11,7 +11,8 @@ backends are in C and in its own process: one that copies (bench/peer/identity.c
 the ONNX Runtime that our worker has (bench/peer/network.c).
 
 `bare` is what is left when everything is left out (bench/machine/bare.c): one thread of C that answers with the request's
-bytes, for the models that do that. What is above it is a server's own.
+bytes, for the models that do that. What is above it is a server's own. --driver perf has perf_analyzer as the client (`make
+peer`), for models of fixed shapes and without `bare`, which knows only ours.
 
 Slices are interleaved, in another order each round; shown are medians over the rounds, with the middle half of ours and of
 the shares, each of which is of one round. `aim` is the share that the project set out for, of figures that another, quicker
@@ -51,9 +52,9 @@ MACHINE = {"syscall": "a system call", "loopback": "write and read on the loopba
            "sleep": "a sleep"}
 
 
-def measure(server, model, protocol, concurrency, seconds):
+def measure(server, model, protocol, concurrency, seconds, driver="loadgen"):
     before, cpu = run.counted(server, model), run.cpu_of(server.pid)
-    got = run.loadgen(getattr(server, protocol), model, protocol, concurrency, seconds)
+    got = run.DRIVERS[driver](getattr(server, protocol), model, protocol, concurrency, seconds)
     spent, after = run.cpu_of(server.pid) - cpu, run.counted(server, model)
     return {**got, "cpu": 1e6 * spent / (after[0] - before[0]), "batch": (after[2] - before[2]) / max(1, after[1] - before[1])}
 
@@ -119,9 +120,9 @@ def take(servers, points, args):
         if any(model == "mlp" for model, _, _ in points):
             bare.append(run.bare_runs(0.2, ["mlp"]))
         for point in points:
-            names = [s for s in servers if s != "bare" or point[0] in ECHOES]
+            names = [s for s in servers if s != "bare" or point[0] in ECHOES and args.driver == "loadgen"]
             for system in names[n % len(names):] + names[:n % len(names)]:
-                runs.setdefault((point, system), []).append(measure(servers[system], *point, args.seconds))
+                runs.setdefault((point, system), []).append(measure(servers[system], *point, args.seconds, args.driver))
     return runs, figures, run.middle(bare) if bare else {}
 
 
@@ -178,6 +179,7 @@ def overheads(runs, points, systems, rows):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--original", action="store_true", help="beside tritonserver with a backend in C: `make peer` first")
+    p.add_argument("--driver", choices=run.DRIVERS, default="loadgen")
     p.add_argument("--rounds", type=int, default=7)
     p.add_argument("--seconds", type=float, default=0.5)
     p.add_argument("--only", default="")
