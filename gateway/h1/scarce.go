@@ -1,9 +1,6 @@
 package h1
 
 import (
-	"cmp"
-	"slices"
-
 	"github.com/sluice-serve/sluice/gateway/listen"
 )
 
@@ -15,16 +12,11 @@ import (
 // of it is to count.
 const lookOn = 10
 
-// fewCuts is how many connections are cut at a time; of more than four times as many a
-// quarter. Their memory comes back a little later, and then it may be enough.
-const fewCuts = 32
-
 // unmoved is a connection whose client takes nothing.
 type unmoved struct {
 	c     *conn
 	state uint64
-	since int64
-	size  int64
+	listen.Untaken
 }
 
 // paced is what was seen of an answer while memory was scarce; tick's alone.
@@ -49,7 +41,7 @@ func (s *Server) relieve(now int64) {
 	s.looks--
 	var found []unmoved
 	for _, c := range s.conns.All() {
-		if u := c.unmoved(now); now-u.since >= s.patience {
+		if u := c.unmoved(now); now-u.Since >= s.patience {
 			found = append(found, u)
 		}
 	}
@@ -61,27 +53,22 @@ func (s *Server) relieve(now int64) {
 	}
 }
 
-// cutOff cuts those that have waited longest, and of these the largest first, until memory is
-// not scarce any more or it is enough for now.
+// cutOff cuts connections off while memory is scarce.
 func cutOff(found []unmoved, scarce func() bool) (cut int) {
-	slices.SortFunc(found, func(a, b unmoved) int { return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(b.size, a.size)) })
-	for _, u := range found[:min(len(found), max(len(found)/4, fewCuts))] {
-		if !scarce() {
-			break
-		}
-		if u.c.state.Load() == u.state { // else it has moved meanwhile
+	return listen.DropUntaken(found, func(u *unmoved) listen.Untaken { return u.Untaken }, scarce, func(u *unmoved) bool {
+		same := u.c.state.Load() == u.state
+		if same {
 			u.c.cut()
-			cut++
 		}
-	}
-	return cut
+		return same
+	})
 }
 
 // unmoved says since when the client of a connection that writes takes nothing: now, where it
 // does, or where nothing is written.
 func (c *conn) unmoved(now int64) unmoved {
 	state, size := c.state.Load(), c.moved.Load()
-	u := unmoved{c: c, state: state, since: now, size: size}
+	u := unmoved{c, state, listen.Untaken{Since: now, Size: size}}
 	if phaseOf(state) != writing {
 		c.paced = paced{}
 		return u
@@ -97,7 +84,7 @@ func (c *conn) unmoved(now int64) unmoved {
 		*p = paced{state: state}
 	}
 	p.looked = now
-	u.since = p.pace.Look(now, sent)
+	u.Since = p.pace.Look(now, sent)
 	return u
 }
 

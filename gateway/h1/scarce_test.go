@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluice-serve/sluice/gateway/listen"
 )
 
 // large answers /N with N bytes: at once, or where the path says so later.
@@ -172,9 +174,9 @@ func TestScarceCutsTheOldestFirst(t *testing.T) {
 	})
 	var found []unmoved
 	for _, c := range s.conns.All() {
-		u := unmoved{c: c, state: c.state.Load(), since: 100, size: c.moved.Load()}
-		if u.size == 1<<20 {
-			u.since-- // the smallest is the oldest
+		u := unmoved{c, c.state.Load(), listen.Untaken{Since: 100, Size: c.moved.Load()}}
+		if u.Size == 1<<20 {
+			u.Since-- // the smallest is the oldest
 		}
 		found = append(found, u)
 	}

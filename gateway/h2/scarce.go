@@ -1,9 +1,7 @@
 package h2
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -25,10 +23,6 @@ const (
 
 // least is what an answer must move, or those of a connection together, to have moved.
 const least = 1 << 10
-
-// fewDrops is how many answers are dropped at a time; of more than four times as many a
-// quarter. Their memory comes back a little later, and then it may be enough.
-const fewDrops = 32
 
 // pressed is a Memory that tells when memory of messages or of answers is scarce.
 type pressed interface{ Pressed() bool }
@@ -105,19 +99,9 @@ func (s *Server) look(m pressed, now int64) {
 	}
 }
 
-// drop drops those that have waited longest, and of these the largest first, until memory is
-// not scarce any more or it is enough for now.
+// drop drops answers while memory is scarce.
 func drop(found []unmoved, m pressed) (dropped int) {
-	slices.SortFunc(found, func(a, b unmoved) int { return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(b.size, a.size)) })
-	for _, u := range found[:min(len(found), max(len(found)/4, fewDrops))] {
-		if !m.Pressed() {
-			break
-		}
-		if u.drop() {
-			dropped++
-		}
-	}
-	return dropped
+	return listen.DropUntaken(found, func(u *unmoved) listen.Untaken { return u.Untaken }, m.Pressed, (*unmoved).drop)
 }
 
 // unmoved is an answer that waits and is not taken, or with st nil all of a connection's.
@@ -126,8 +110,7 @@ type unmoved struct {
 	st    *Stream
 	id    uint32
 	moved int64 // st's
-	since int64
-	size  int
+	listen.Untaken
 }
 
 // step is when something moved, and since when it could have moved again.
@@ -175,7 +158,7 @@ func (c *conn) look(now int64, r *relief, found []unmoved) []unmoved {
 	p.looked = now
 	sent, _ := listen.SentOn(c.nc, c.fd) // without a socket all that was written has arrived
 	if since := p.pace.Look(now, sent); now-since >= r.patience {
-		return append(found, unmoved{c: c, since: since, size: len(c.sending)})
+		return append(found, unmoved{c: c, Untaken: listen.Untaken{Since: since, Size: int64(len(c.sending))}})
 	}
 	p.storedBy(now, c.flushing || !c.out.empty(), c.writing)
 	p.arrivedBy(sent)
@@ -196,7 +179,7 @@ func (c *conn) look(now int64, r *relief, found []unmoved) []unmoved {
 			since = max(since, p.step.since)
 		}
 		if now-since >= r.patience {
-			found = append(found, unmoved{c: c, st: st, id: st.id, moved: st.moved, since: since, size: st.out.left})
+			found = append(found, unmoved{c, st, st.id, st.moved, listen.Untaken{Since: since, Size: int64(st.out.left)}})
 		}
 	}
 	return found

@@ -252,7 +252,7 @@ func TestScarceDropsTheOldestFirst(t *testing.T) {
 		t.Fatalf("%d after the patience, want 3", len(found))
 	}
 	slices.SortFunc(found, func(a, b unmoved) int { return int(a.id) - int(b.id) })
-	found[0].since-- // the oldest is the smallest
+	found[0].Since-- // the oldest is the smallest
 	few := until(2)
 	if n := drop(found, &few); n != 2 {
 		t.Errorf("%d were dropped", n)

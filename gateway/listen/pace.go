@@ -1,8 +1,10 @@
 package listen
 
 import (
+	"cmp"
 	"crypto/tls"
 	"net"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -67,4 +69,33 @@ func (p *Pace) Look(now int64, s Sent) (since int64) {
 		p.at, p.taken = now, s.Taken
 	}
 	return p.at
+}
+
+// fewDrops is how many answers are dropped at a time; of more than four times as many a
+// quarter. Their memory comes back a little later, and then it may be enough.
+const fewDrops = 32
+
+// Untaken is what is known of an answer that its peer does not take.
+type Untaken struct {
+	Since int64 // on the clock of infer.Now
+	Size  int64 // bytes, or how many there are
+}
+
+// DropUntaken drops of what was found those that have waited longest, and of these the largest
+// first, until memory is not scarce any more or it is enough for now. drop says that it has; not
+// so where something has moved meanwhile. It gives how many were.
+func DropUntaken[T any](found []T, of func(*T) Untaken, scarce func() bool, drop func(*T) bool) (dropped int) {
+	slices.SortFunc(found, func(x, y T) int {
+		a, b := of(&x), of(&y)
+		return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(b.Size, a.Size))
+	})
+	for i := range found[:min(len(found), max(len(found)/4, fewDrops))] {
+		if !scarce() {
+			break
+		}
+		if drop(&found[i]) {
+			dropped++
+		}
+	}
+	return dropped
 }
