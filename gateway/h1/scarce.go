@@ -1,16 +1,10 @@
 package h1
 
-import (
-	"github.com/sluice-serve/sluice/gateway/listen"
-)
+import "github.com/sluice-serve/sluice/gateway/listen"
 
 // Where memory is scarce, a client that takes nothing of its answer for listen.Patience is
 // cut off, so that it does not hold for half a minute and more what others wait for. The
 // watcher looks at every connection that is writing then, once a second, and only then.
-
-// lookOn is how many seconds it looks on when memory is scarce no more: who lives at the edge
-// of it is to count.
-const lookOn = 10
 
 // unmoved is a connection whose client takes nothing.
 type unmoved struct {
@@ -32,13 +26,9 @@ func (s *Server) relieve(now int64) {
 		return
 	}
 	scarce := s.cfg.Scarce()
-	if scarce {
-		s.looks = lookOn
-	}
-	if s.looks == 0 {
+	if !s.looks.Look(scarce) {
 		return
 	}
-	s.looks--
 	var found []unmoved
 	for _, c := range s.conns.All() {
 		if u := c.unmoved(now); now-u.Since >= s.patience {

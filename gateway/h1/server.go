@@ -129,9 +129,9 @@ type Server struct {
 	conns   *listen.Accepted[*conn]
 	date    atomic.Pointer[[]byte] // the Date field of this second
 
-	turnTime int64 // turnTime, but in tests
-	patience int64 // listen.Patience, but in tests
-	looks    int   // of the clock's goroutine: that are left since memory was scarce last
+	turnTime int64        // turnTime, but in tests
+	patience int64        // listen.Patience, but in tests
+	looks    listen.Looks // of the clock's goroutine: that are left since memory was scarce last
 
 	buffers sync.Pool // *[turnBuffer]byte, for turns that the watcher does not take
 

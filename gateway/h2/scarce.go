@@ -14,12 +14,8 @@ import (
 // memory that others wait for. All connections are looked at once a second then, and only
 // then.
 
-// lookPeriod is how often it is looked whether memory is scarce, and lookOn how long looking
-// goes on when it is not any more: who lives at the edge of it is to count.
-const (
-	lookPeriod = time.Second
-	lookOn     = 10 // periods
-)
+// lookPeriod is how often it is looked whether memory is scarce.
+const lookPeriod = time.Second
 
 // least is what an answer must move, or those of a connection together, to have moved.
 const least = 1 << 10
@@ -31,7 +27,7 @@ type pressed interface{ Pressed() bool }
 type relief struct {
 	patience int64 // listen.Patience, but in tests
 	every    time.Duration
-	left     int // looks that are left since memory was scarce last
+	looks    listen.Looks
 
 	mu    sync.Mutex
 	begun bool
@@ -80,13 +76,9 @@ func (r *relief) stop() {
 func (s *Server) look(m pressed, now int64) {
 	r := &s.relief
 	scarce := m.Pressed()
-	if scarce {
-		r.left = lookOn
-	}
-	if r.left == 0 {
+	if !r.looks.Look(scarce) {
 		return
 	}
-	r.left--
 	var found []unmoved
 	for _, c := range s.conns.All() {
 		found = c.look(now, r, found)

@@ -71,6 +71,25 @@ func (p *Pace) Look(now int64, s Sent) (since int64) {
 	return p.at
 }
 
+// Looks is for how many periods it is worth looking at who takes what. The zero value is for none.
+type Looks struct{ left int }
+
+// lookOn is how many periods looking goes on when memory is not scarce any more: who lives at
+// the edge of it is to count.
+const lookOn = 10
+
+// Look is told once a period whether memory is scarce, and says whether to look.
+func (l *Looks) Look(scarce bool) bool {
+	if scarce {
+		l.left = lookOn
+	}
+	if l.left == 0 {
+		return false
+	}
+	l.left--
+	return true
+}
+
 // fewDrops is how many answers are dropped at a time; of more than four times as many a
 // quarter. Their memory comes back a little later, and then it may be enough.
 const fewDrops = 32

@@ -61,3 +61,24 @@ func pipe(t *testing.T) net.Conn {
 	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
 	return a
 }
+
+// Looking begins at once, goes on for ten periods with the last scarce one, and then rests.
+func TestLooks(t *testing.T) {
+	var l Looks
+	want := func(scarce, look bool) {
+		t.Helper()
+		if got := l.Look(scarce); got != look {
+			t.Errorf("scarce %t: looks %t, want %t", scarce, got, look)
+		}
+	}
+	for range 2 {
+		want(false, false)
+		want(true, true)
+		for range lookOn - 1 {
+			want(false, true)
+		}
+		for range 3 {
+			want(false, false)
+		}
+	}
+}
