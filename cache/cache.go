@@ -202,6 +202,7 @@ type answer struct {
 	outputs [2]infer.Tensor
 	dims    [8]int64
 	memory  infer.Buffer
+	held    int64               // bytes in Step.held
 	free    func(*infer.Buffer) // made once
 }
 
@@ -214,19 +215,31 @@ func (e *Entry) Response(req *infer.Request, now int64) *infer.Response {
 }
 
 // response is Response with memory that is used again.
-func (s *Step) response(e *Entry, req *infer.Request, now int64) *infer.Response {
+//
+// While it is held it counts in the budget, since the cache may evict the entry and count it no more. An error is the
+// budget's.
+func (s *Step) response(e *Entry, req *infer.Request, now int64) (*infer.Response, error) {
+	held := e.size
+	if held < infer.CountFrom {
+		held = 0
+	}
+	if err := s.held.Take(held); err != nil {
+		return nil, err
+	}
 	a, ok := s.answers.Get().(*answer)
 	if !ok {
 		a = &answer{}
 		a.free = func(*infer.Buffer) {
-			a.Response, a.outputs = infer.Response{}, [len(a.outputs)]infer.Tensor{}
+			s.held.Give(a.held)
+			a.Response, a.outputs, a.held = infer.Response{}, [len(a.outputs)]infer.Tensor{}, 0
 			s.answers.Put(a)
 		}
 	}
 	e.fill(a, req, now)
+	a.held = held
 	a.memory.Reset(nil, a.free)
 	a.Memory = &a.memory
-	return &a.Response
+	return &a.Response, nil
 }
 
 func (e *Entry) fill(a *answer, req *infer.Request, now int64) {

@@ -26,10 +26,14 @@ type Step struct {
 	keys    *Keys
 	answers sync.Pool // of *answer
 	flights flights
+	held    *infer.Budget // nil: none
 }
 
 // NewStep makes the step over a level, which it closes with Close.
 func NewStep(level Level) *Step { return &Step{level: level, quick: isQuick(level), keys: NewKeys()} }
+
+// Hold makes the budget count entries while responses made of them are held. It is called before the first request.
+func (s *Step) Hold(b *infer.Budget) { s.held = b }
 
 // isQuick says that a level's Lookup never waits.
 func isQuick(l Level) bool {
@@ -116,12 +120,15 @@ func (s *Step) hit(ctx context.Context, e *Entry, r Runner, q *Query, send infer
 	if ctx.Err() != nil {
 		return left(ctx, req)
 	}
-	req.Times.CacheHit = true
 	now := q.End
 	if q.Subject.Ordered { // it has waited since
 		now = infer.Now()
 	}
-	resp := s.response(e, req, now)
+	resp, err := s.response(e, req, now)
+	if err != nil {
+		return err
+	}
+	req.Times.CacheHit = true
 	resp.Cache = status
 	if status == infer.CacheCollapsed {
 		resp.Age = 0

@@ -13,9 +13,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-serve/sluice/workers/shm"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers/shm"
 )
 
 // Config says which workers there are. The zero value of a field is its default.
@@ -109,6 +111,8 @@ func (f TLSFiles) credentials() (credentials.TransportCredentials, error) {
 // Deps are what Workers stands on.
 type Deps struct {
 	Log *slog.Logger // nil: nothing is logged
+	// Responses counts the heap memory of results of workers with which no memory is shared; nil: it is not counted.
+	Responses *infer.Budget
 }
 
 func (c *Config) setDefaults() {

@@ -63,3 +63,37 @@ func TestScarceAfterARefusal(t *testing.T) {
 		}
 	}
 }
+
+// Results of a worker with which no memory is shared count in the budget, until they are let go of; over its limit
+// their requests fail.
+func TestStreamedResultsAreCounted(t *testing.T) {
+	const columns, size = 8 << 10, 2 * 4 * 8 << 10 // of two outputs
+	budget := &infer.Budget{Limit: 3 * size}
+	w := startWith(t, Config{Local: []LocalWorker{as("worker")}, UseStream: true}, Deps{Log: logger(t), Responses: budget})
+	v := load(t, w, spec(1, nil))
+	defer unload(t, v)
+	execute := func() *infer.Result {
+		b, results := newBatch(1, columns)
+		v.Executor(0).Execute(b)
+		return wait(t, results)
+	}
+	var held []*infer.Buffer
+	for n := range 3 {
+		r := execute()
+		if r.Err != nil || budget.Used() != int64(n+1)*size {
+			t.Fatalf("result %d: %v, %d bytes counted, want %d", n, r.Err, budget.Used(), (n+1)*size)
+		}
+		held = append(held, r.Memory)
+	}
+	if r := execute(); infer.ReasonOf(r.Err) != infer.ReasonMemory || budget.Used() != 3*size || !budget.Scarce() {
+		t.Errorf("over the limit: %v, %d bytes counted; want reason %s, %d", r.Err, budget.Used(), infer.ReasonMemory, 3*size)
+	}
+	for _, m := range held {
+		m.Release()
+	}
+	if r := execute(); r.Err != nil {
+		t.Errorf("after all were let go of: %v", r.Err)
+	} else if r.Memory.Release(); budget.Used() != 0 {
+		t.Errorf("%d bytes counted after all were let go of", budget.Used())
+	}
+}

@@ -73,10 +73,15 @@ func as(role string) LocalWorker {
 
 func start(t testing.TB, cfg Config) *Workers {
 	t.Helper()
+	return startWith(t, cfg, Deps{Log: logger(t)})
+}
+
+func startWith(t testing.TB, cfg Config, deps Deps) *Workers {
+	t.Helper()
 	if cfg.RequestArena == 0 {
 		cfg.RequestArena = 64 << 20
 	}
-	w, err := Start(t.Context(), cfg, Deps{Log: logger(t)})
+	w, err := Start(t.Context(), cfg, deps)
 	if err != nil {
 		t.Fatal(err)
 	}

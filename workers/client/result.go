@@ -19,7 +19,8 @@ type received struct {
 	buffer infer.Buffer // first: freeReceived finds the rest by it
 	memory *peerMemory
 	token  uint64
-	size   int64 // bytes of tensors in memory
+	size   int64 // bytes of tensors in memory, or in the budget's
+	budget *infer.Budget
 
 	result  infer.Result
 	passed  []*infer.Buffer // under inputs that are outputs; a reference for each

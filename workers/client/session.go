@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-serve/sluice/infer"
 	workerpb "github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/shm"
 	"google.golang.org/grpc"
@@ -29,8 +30,9 @@ type session struct {
 	client  workerpb.WorkerClient
 	hello   *workerpb.HelloResponse
 	link    link
-	process *process    // nil: somebody else started it
-	memory  *peerMemory // nil: of another host
+	process *process      // nil: somebody else started it
+	memory  *peerMemory   // nil: of another host
+	budget  *infer.Budget // Deps.Responses
 	regions regionSet
 
 	cancel  context.CancelFunc // of the stream and of the tasks
@@ -266,7 +268,7 @@ func (s *session) startStream(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open the stream of batches: %w", err)
 	}
-	l := newStreamLink(stream)
+	l := newStreamLink(stream, s.budget)
 	s.link = l
 	s.readers.Go(func() { s.fail(l.send()) })
 	s.readers.Go(func() { s.fail(l.receive()) })

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"unsafe"
 
 	"github.com/sluice-serve/sluice/infer"
 	workerpb "github.com/sluice-serve/sluice/proto/worker"
@@ -14,6 +15,7 @@ import (
 // stream for all of its instances.
 type streamLink struct {
 	stream workerpb.Worker_ExecuteClient
+	budget *infer.Budget // of the heap memory of results; nil: none
 	wake   chan struct{} // one token: the queue is not empty
 
 	mu       sync.Mutex
@@ -21,8 +23,8 @@ type streamLink struct {
 	inFlight map[uint64]*executor       // guarded by mu: by batch ID
 }
 
-func newStreamLink(s workerpb.Worker_ExecuteClient) *streamLink {
-	return &streamLink{stream: s, wake: make(chan struct{}, 1), inFlight: map[uint64]*executor{}}
+func newStreamLink(s workerpb.Worker_ExecuteClient, budget *infer.Budget) *streamLink {
+	return &streamLink{stream: s, budget: budget, wake: make(chan struct{}, 1), inFlight: map[uint64]*executor{}}
 }
 
 func (l *streamLink) post(e *executor) error {
@@ -130,6 +132,7 @@ func (l *streamLink) complete(m *workerpb.ExecuteResponse) error {
 	if err := r.setResult(&e.result, b, pieces(m.Tensors)); err != nil {
 		return err
 	}
+	l.count(r)
 	if r.result.More {
 		b.Deliver(&r.result)
 		return nil
@@ -139,6 +142,29 @@ func (l *streamLink) complete(m *workerpb.ExecuteResponse) error {
 	l.mu.Unlock()
 	e.finish(b, &r.result)
 	return nil
+}
+
+// count counts a result in the budget until its memory is released. One that ends its batch gives way to an error
+// when the budget is used up. A part of a result is counted all the same: others follow it, to the same requests.
+func (l *streamLink) count(r *received) {
+	if l.budget == nil || r.size < infer.CountFrom {
+		return
+	}
+	if r.result.More {
+		l.budget.Force(r.size)
+	} else if err := l.budget.Take(r.size); err != nil {
+		r.result = infer.Result{Err: err, Compute: r.result.Compute}
+		return
+	}
+	r.budget = l.budget
+	r.buffer.Reset(nil, freeCounted)
+	r.result.Memory = &r.buffer
+}
+
+// freeCounted gives back what count took.
+func freeCounted(b *infer.Buffer) {
+	r := (*received)(unsafe.Pointer(b)) // whose first field it is
+	r.budget.Give(r.size)
 }
 
 var errPiece = errors.New("a tensor lies outside the bytes that came with its result")

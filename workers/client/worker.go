@@ -82,7 +82,7 @@ func (w *worker) supervise(ctx context.Context, first chan<- error) {
 // open makes a session, or nothing.
 func (w *worker) open(ctx context.Context) (*session, error) {
 	s := newSession(w.log)
-	s.arena = w.owner.memory
+	s.arena, s.budget = w.owner.memory, w.owner.budget
 	var err error
 	if w.local != nil {
 		err = s.openLocal(&w.owner.cfg, *w.local, w.owner.memory)

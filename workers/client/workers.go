@@ -20,6 +20,7 @@ import (
 type Workers struct {
 	cfg     Config
 	log     *slog.Logger
+	budget  *infer.Budget // Deps.Responses
 	memory  *shm.Arena
 	workers []*worker
 	regions regionTable
@@ -76,7 +77,7 @@ func Start(ctx context.Context, cfg Config, deps Deps) (*Workers, error) {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
-	w := &Workers{cfg: cfg, log: deps.Log}
+	w := &Workers{cfg: cfg, log: deps.Log, budget: deps.Responses}
 	var err error
 	if cfg.sharesMemory() {
 		w.memory, err = shm.NewArena("sluice-requests", cfg.RequestArena)
