@@ -96,6 +96,7 @@ func (g *Gateway) openCache(ctx context.Context) error {
 	} else {
 		g.cache = cache.NewStep(levels)
 	}
+	g.cache.Hold(g.responses)
 	g.stats.Cache(g.cache.Figures)
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/accesslog"
 	"github.com/sluice-serve/sluice/gateway/auth"
+	"github.com/sluice-serve/sluice/gateway/classification"
 	"github.com/sluice-serve/sluice/gateway/httpapi"
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/logging"
@@ -50,6 +51,11 @@ type Config struct {
 
 	// BodyLimit bounds the bytes of request bodies held at one time, of all protocols.
 	BodyLimit int64
+	// ResponseLimit bounds the bytes of heap memory that responses hold at one time until they are written: JSON text,
+	// compressed copies, classes, responses out of the cache and of remote workers.
+	ResponseLimit int64
+	// ClassesLimit bounds the bytes of the classes in one response.
+	ClassesLimit int64
 }
 
 // RepositoryConfig is --model-repository and what goes with it.
@@ -155,7 +161,7 @@ func DefaultConfig() Config {
 		Observe:   ObserveConfig{AccessLog: accesslog.DefaultConfig()},
 		Workers:   WorkersConfig{Local: true, RequestArena: 256 << 20, ResponseArena: 256 << 20},
 		XDS:       DefaultXDS(),
-		BodyLimit: 1 << 30,
+		BodyLimit: 1 << 30, ResponseLimit: 512 << 20, ClassesLimit: classification.DefaultMaxBytes,
 	}
 }
 

@@ -56,11 +56,13 @@ type Gateway struct {
 	tracer   *tracing.Tracer
 	spans    *otlp.Exporter // nil: traces are no spans
 	bodies   *memory.Bodies
-	batches  atomic.Uint64
-	limiter  *ratelimit.Limiter // nil: off
-	auth     *auth.Auth
-	limits   *admission.Limits // nil: off
-	regions  *regions.Registry // nil: no shared memory of clients
+	// responses counts what they hold on the heap.
+	responses *infer.Budget
+	batches   atomic.Uint64
+	limiter   *ratelimit.Limiter // nil: off
+	auth      *auth.Auth
+	limits    *admission.Limits // nil: off
+	regions   *regions.Registry // nil: no shared memory of clients
 
 	http    *httpapi.Server // nil: off
 	grpc    *grpcapi.Server // nil: off
@@ -97,6 +99,7 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 		return err
 	}
 	g.logger = g.log.Logger()
+	g.responses = &infer.Budget{Limit: g.cfg.ResponseLimit}
 	if g.alarm, err = schedule.NewAlarm(); err != nil {
 		return err
 	}
@@ -107,7 +110,7 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	if err := g.openLoops(&conf); err != nil {
 		return err
 	}
-	if g.workers, err = client.Start(ctx, conf, client.Deps{Log: g.logger}); err != nil {
+	if g.workers, err = client.Start(ctx, conf, client.Deps{Log: g.logger, Responses: g.responses}); err != nil {
 		return err
 	}
 	g.limiter = g.cfg.RateLimit.limiter()
@@ -141,7 +144,9 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	if err := g.openRegions(); err != nil {
 		return err
 	}
-	g.bodies = &memory.Bodies{Arena: g.workers.Memory(), ArenaSize: g.workers.Memory().Size(), Limit: g.cfg.BodyLimit, Answers: g.workers.Scarce}
+	g.pipeline.Classes(g.cfg.ClassesLimit, g.responses)
+	g.bodies = &memory.Bodies{Arena: g.workers.Memory(), ArenaSize: g.workers.Memory().Size(), Limit: g.cfg.BodyLimit,
+		Answers: func() bool { return g.responses.Scarce() || g.workers.Scarce() }}
 	g.openLoad()
 	if err := g.openObserver(); err != nil {
 		return err

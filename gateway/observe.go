@@ -61,6 +61,7 @@ func (g *Gateway) serverFigures(gauge, counter func(name, help string, v float64
 		gauge("sluice_requests_in_flight", "Calls that were opened and have no answer yet.", float64(g.pipeline.InFlight(protocol)), "protocol", protocol)
 	}
 	gauge("sluice_body_memory_bytes", "Memory of request bodies that is out.", float64(g.bodies.InUse()))
+	gauge("sluice_response_memory_bytes", "Heap memory that responses hold until they are written.", float64(g.responses.Used()))
 	gauge("sluice_request_arena_used_bytes", "Bytes of the request arena that are in use.", float64(g.workers.Memory().InUse()))
 	ready := 0.0
 	if g.control.Ready() {

@@ -1,8 +1,14 @@
 package classification
 
 import (
+	"cmp"
+	"context"
 	"encoding/binary"
+	"errors"
 	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -49,7 +55,8 @@ func TestTop(t *testing.T) {
 		{"rows of nothing, as many as a worker may say", infer.Tensor{Datatype: infer.FP32, Shape: []int64{1 << 62, 0}}, 2, true, nil,
 			[]int64{1 << 62, 0}, nil},
 	} {
-		got, err := Top(c.in, c.k, c.batched, c.labels)
+		ask := Ask{K: c.k, Batched: c.batched, Labels: c.labels, MaxBytes: DefaultMaxBytes}
+		got, _, err := Top(t.Context(), c.in, ask)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
@@ -61,10 +68,12 @@ func TestTop(t *testing.T) {
 }
 
 func TestTopRefuses(t *testing.T) {
-	if _, err := Top(infer.Tensor{Datatype: infer.Bytes, Shape: []int64{1}, Data: []byte{0, 0, 0, 0}}, 1, false, nil); infer.CodeOf(err) != infer.InvalidArg {
+	text := infer.Tensor{Datatype: infer.Bytes, Shape: []int64{1}, Data: []byte{0, 0, 0, 0}}
+	if _, _, err := Top(t.Context(), text, Ask{K: 1}); infer.CodeOf(err) != infer.InvalidArg {
 		t.Errorf("strings have no order: %v", err)
 	}
-	if _, err := Top(infer.Tensor{Datatype: infer.FP32, Shape: []int64{3}, Data: fp32(1)}, 1, false, nil); infer.CodeOf(err) != infer.Internal {
+	short := infer.Tensor{Datatype: infer.FP32, Shape: []int64{3}, Data: fp32(1)}
+	if _, _, err := Top(t.Context(), short, Ask{K: 1}); infer.CodeOf(err) != infer.Internal {
 		t.Errorf("short data: %v", err)
 	}
 }
@@ -81,17 +90,132 @@ func equal[T comparable](a, b []T) bool {
 	return true
 }
 
-// Few classes are found by insertion, many by sorting: both must agree.
-func TestLargestAgrees(t *testing.T) {
-	values := make([]float64, 200)
-	for i := range values {
-		values[i] = float64((i * 7919) % 50)
-	}
-	value := func(i int64) number { return number{kind: 'f', f: values[i]} }
-	all := largest(nil, 200, 200, value)
-	for k := int64(0); k <= fewClasses; k++ {
-		if got := largest(nil, k, 200, value); !equal(got, all[:k]) {
-			t.Errorf("k %d: got %v, want %v", k, got, all[:k])
+// The heap agrees with a stable sort, for all datatypes.
+func TestRankAgreesWithSort(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for _, d := range []infer.Datatype{infer.Uint8, infer.Uint16, infer.Uint32, infer.Uint64, infer.Int8, infer.Int16,
+		infer.Int32, infer.Int64, infer.FP32, infer.FP64} {
+		const n = 3000
+		v := values{d, make([]byte, n*d.Size())}
+		for i := range v.data {
+			v.data[i] = byte(random.Uint32())
+			if i%int(d.Size()) != int(d.Size())-1 && random.IntN(2) == 0 {
+				v.data[i] = 0 // equal values, and zeros of both signs
+			}
 		}
+		want := make([]uint32, n)
+		for i := range want {
+			want[i] = uint32(i)
+		}
+		slices.SortStableFunc(want, func(a, b uint32) int { return -order(&v, int64(a), int64(b)) })
+		for _, k := range []int{1, 2, 7, block - 1, block, block + 1, n - 1, n} {
+			best := make([]entry, k)
+			err := rank(t.Context(), best, n, v.keys)
+			var got []uint32
+			for _, e := range best {
+				got = append(got, e.index)
+			}
+			if err != nil || !equal(got, want[:k]) {
+				t.Errorf("%s, k %d: %v, got %v, want %v", d, k, err, got, want[:k])
+			}
+		}
+	}
+}
+
+// order compares two elements as numbers, NaN below everything.
+func order(v *values, i, j int64) int {
+	switch v.datatype {
+	case infer.FP32, infer.FP64:
+		return cmp.Compare(v.float(i), v.float(j))
+	case infer.Int8, infer.Int16, infer.Int32, infer.Int64:
+		return cmp.Compare(v.signed(i), v.signed(j))
+	}
+	return cmp.Compare(v.unsigned(i), v.unsigned(j))
+}
+
+// A client that asks for all classes gets no more than the bound, and nothing stays counted.
+func TestTopIsBounded(t *testing.T) {
+	const n = 10_000
+	in := infer.Tensor{Name: "o", Datatype: infer.FP64, Shape: []int64{n}}
+	for range n {
+		in.Data = binary.LittleEndian.AppendUint64(in.Data, math.Float64bits(1e300))
+	}
+	budget := &infer.Budget{Limit: 8 << 20}
+	ask := Ask{K: n, MaxBytes: 4 << 20, Budget: budget}
+	got, memory, err := Top(t.Context(), in, ask)
+	if err != nil || budget.Used() != int64(cap(got.Data)) || len(got.Data) < 300*n || cap(got.Data)-len(got.Data) > 2*n {
+		t.Fatalf("%v: %d bytes, room %d, counted %d", err, len(got.Data), cap(got.Data), budget.Used())
+	}
+	memory.Release()
+	for name, c := range map[string]struct {
+		most, limit int64
+		want        infer.Reason
+	}{
+		"sized before it is made":     {1 << 20, 8 << 20, infer.ReasonTooLarge},
+		"refused before it is ranked": {n, 8 << 20, infer.ReasonTooLarge},
+		"no memory for the classes":   {4 << 20, 1 << 20, infer.ReasonMemory},
+		"no memory for the indices":   {4 << 20, n, infer.ReasonMemory},
+	} {
+		budget = &infer.Budget{Limit: c.limit}
+		ask.MaxBytes, ask.Budget = c.most, budget
+		if _, _, err := Top(t.Context(), in, ask); infer.ReasonOf(err) != c.want || budget.Used() != 0 {
+			t.Errorf("%s: %v, %d counted; want reason %s", name, err, budget.Used(), c.want)
+		}
+	}
+}
+
+// ended is a context that ends after it was looked at so many times.
+type ended struct {
+	context.Context
+	left int
+}
+
+func (e *ended) Err() error {
+	if e.left--; e.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+func TestTopEndsWithItsCaller(t *testing.T) {
+	const n = 50_000
+	in := infer.Tensor{Datatype: infer.Int32, Shape: []int64{n}, Data: make([]byte, 4*n)}
+	for i := range n {
+		binary.LittleEndian.PutUint32(in.Data[4*i:], uint32(i*7919))
+	}
+	looks := 0
+	for {
+		budget := &infer.Budget{Limit: 16 << 20}
+		_, memory, err := Top(&ended{t.Context(), looks}, in, Ask{K: n / 2, MaxBytes: DefaultMaxBytes, Budget: budget})
+		if err == nil {
+			memory.Release()
+			break
+		}
+		if !errors.Is(err, context.Canceled) || budget.Used() != 0 {
+			t.Fatalf("after %d looks: %v, %d counted", looks, err, budget.Used())
+		}
+		looks++
+	}
+	if looks < 4 {
+		t.Errorf("it looks at its context %d times, want some in each of its steps", looks)
+	}
+}
+
+// BenchmarkTop ranks all of a million FP64, and ten of them.
+func BenchmarkTop(b *testing.B) {
+	const n = 1 << 20
+	random := rand.New(rand.NewPCG(5, 6))
+	in := infer.Tensor{Datatype: infer.FP64, Shape: []int64{n}}
+	for range n {
+		in.Data = binary.LittleEndian.AppendUint64(in.Data, math.Float64bits(random.NormFloat64()))
+	}
+	for _, k := range []int64{1, 10, 1000, n} {
+		b.Run(strconv.FormatInt(k, 10), func(b *testing.B) {
+			for b.Loop() {
+				if _, _, err := Top(b.Context(), in, Ask{K: k, MaxBytes: DefaultMaxBytes}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-serve/sluice/cache"
-	"github.com/sluice-serve/sluice/gateway/classification"
 	"github.com/sluice-serve/sluice/gateway/timing"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/tracing"
@@ -57,6 +56,7 @@ type Pipeline struct {
 	tracer   *tracing.Tracer // nil: none
 	cache    *cache.Step     // nil: none
 	regions  infer.Regions   // nil: none
+	classes  classLimits
 
 	guard     Guard                                     // nil: none
 	admission Admission                                 // nil: none
@@ -185,7 +185,7 @@ func (p *Pipeline) carry(ctx context.Context, m Model, req *infer.Request, send 
 		if err := p.checked(ctx, m, req); err != nil {
 			return err
 		}
-		return p.execute(ctx, m, req, presented(m, req, send))
+		return p.execute(ctx, m, req, p.presented(ctx, m, req, send))
 	})
 	p.leave(m, req, err)
 	return err
@@ -274,9 +274,9 @@ func (p *Pipeline) checked(ctx context.Context, m Model, req *infer.Request) err
 }
 
 // presented is send with the client's view of each response.
-func presented(m Model, req *infer.Request, send infer.SendFunc) infer.SendFunc {
+func (p *Pipeline) presented(ctx context.Context, m Model, req *infer.Request, send infer.SendFunc) infer.SendFunc {
 	return func(resp *infer.Response) error {
-		if err := present(m, req, resp); err != nil {
+		if err := p.present(ctx, m, req, resp); err != nil {
 			return err
 		}
 		return send(resp)
@@ -286,7 +286,7 @@ func presented(m Model, req *infer.Request, send infer.SendFunc) infer.SendFunc 
 // present makes the client's view of a response: the shapes of the model configuration,
 // and classes in place of tensors where it asked for classes. After an error nothing of
 // the response is held any more.
-func present(m Model, req *infer.Request, resp *infer.Response) error {
+func (p *Pipeline) present(ctx context.Context, m Model, req *infer.Request, resp *infer.Response) error {
 	req.Times.Cache = resp.Cache
 	if t := req.Trace; t != nil {
 		at := infer.Now()
@@ -295,33 +295,12 @@ func present(m Model, req *infer.Request, resp *infer.Response) error {
 	} else {
 		m.Present(resp)
 	}
-	if err := classify(m, req, resp); err != nil {
+	if err := p.classify(ctx, m, req, resp); err != nil {
 		resp.Memory.Release()
 		return err
 	}
 	if req.Timings {
 		resp.Params = timing.Params(resp.Params, req)
-	}
-	return nil
-}
-
-func classify(m Model, req *infer.Request, resp *infer.Response) error {
-	for i := range req.Outputs {
-		k := req.Outputs[i].Classification
-		if k == 0 {
-			continue
-		}
-		for j := range resp.Outputs {
-			out := &resp.Outputs[j]
-			if out.Name != req.Outputs[i].Name {
-				continue
-			}
-			top, err := classification.Top(*out, k, m.Batched(), m.Labels(out.Name))
-			if err != nil {
-				return err
-			}
-			*out = top
-		}
 	}
 	return nil
 }

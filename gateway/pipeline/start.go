@@ -29,7 +29,7 @@ func (p *Pipeline) Start(ctx context.Context, req *infer.Request, to infer.Sink)
 		w = &walk{p: p}
 		w.send, w.hit = w.Send, w.sendHit
 	}
-	w.req, w.to = req, to
+	w.req, w.to, w.ctx = req, to, ctx
 	if err := w.begin(ctx); err != nil {
 		infer.Flush(w.Done(err))
 		return nil
@@ -64,8 +64,9 @@ type walk struct {
 	m    Model // nil: not found
 	req  *infer.Request
 	to   infer.Sink
-	send infer.SendFunc // Send, made once
-	hit  infer.SendFunc // sendHit, made once
+	ctx  context.Context // the request's, for Send
+	send infer.SendFunc  // Send, made once
+	hit  infer.SendFunc  // sendHit, made once
 
 	early bool            // the cache is asked by who must not be kept
 	large *infer.Response // a hit that was found then, and takes long to send
@@ -140,7 +141,7 @@ func (w *walk) Send(resp *infer.Response) (err error) {
 			err = infer.Recovered(v)
 		}
 	}()
-	if err := present(w.m, w.req, resp); err != nil {
+	if err := w.p.present(w.ctx, w.m, w.req, resp); err != nil {
 		return err
 	}
 	return w.to.Send(resp)
@@ -169,7 +170,7 @@ func (w *walk) Done(err error) infer.Flusher {
 		w.m.Release()
 	}
 	to := w.to
-	w.m, w.req, w.to = nil, nil, nil
+	w.m, w.req, w.to, w.ctx = nil, nil, nil, nil
 	w.p.walks.Put(w)
 	return to.Done(err)
 }

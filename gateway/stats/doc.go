@@ -49,7 +49,7 @@
 //	                                                 that never got to a model
 //	sluice_requests_in_flight{protocol}, sluice_connections{protocol},
 //	sluice_connections_accepted_total{protocol}, sluice_body_memory_bytes,
-//	sluice_request_arena_used_bytes
+//	sluice_response_memory_bytes, sluice_request_arena_used_bytes
 //	sluice_client_memory_{regions,bytes,requests_total}{owner}, by kind of owner, and
 //	sluice_client_memory_references                  that requests hold to regions
 //	sluice_limit_refusals_total{rule,limit,reason},

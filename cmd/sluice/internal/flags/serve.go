@@ -142,6 +142,13 @@ func (s *Serve) server() []flag {
 		{name: "max-body-memory-byte-size", arg: "integer", def: strconv.FormatInt(c.BodyLimit, 10),
 			help: "Bytes of request bodies that are held at one time; further requests are refused with 503.",
 			set:  intInto(&c.BodyLimit, 1<<20, math.MaxInt64)},
+		{name: "max-response-memory-byte-size", arg: "integer", def: strconv.FormatInt(c.ResponseLimit, 10),
+			help: "Bytes of heap memory that responses hold at one time until their clients have read them (docs/0021-abuse-and-soak.md); " +
+				"further ones are refused with 503.",
+			set: intInto(&c.ResponseLimit, 1<<20, math.MaxInt64)},
+		{name: "max-classification-byte-size", arg: "integer", def: strconv.FormatInt(c.ClassesLimit, 10),
+			help: "Bytes of the classes in one response; a request that asks for more of them is refused with 400.",
+			set:  intInto(&c.ClassesLimit, 1<<10, 1<<31-1)},
 	}
 }
 
