@@ -22,7 +22,12 @@ var plain = func() (t [256]bool) {
 
 // AppendString appends s as a JSON string.
 func AppendString[T string | []byte](dst []byte, s T) []byte {
-	dst = append(dst, '"')
+	return append(appendText(append(dst, '"'), s), '"')
+}
+
+// appendText appends what stands between the quotes of a string. Each byte has its own text, so that a string may be
+// written in parts.
+func appendText[T string | []byte](dst []byte, s T) []byte {
 	from := 0
 	for i := range len(s) {
 		c := s[i]
@@ -48,8 +53,7 @@ func AppendString[T string | []byte](dst []byte, s T) []byte {
 			dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
 		}
 	}
-	dst = append(dst, s[from:]...)
-	return append(dst, '"')
+	return append(dst, s[from:]...)
 }
 
 // AppendFloat appends the shortest text that reads back as the same double (bits 64)
@@ -111,7 +115,7 @@ func AppendData(dst []byte, d infer.Datatype, data []byte) ([]byte, bool) {
 		return appendBytes(append(dst, '['), data)
 	}
 	size := int(d.Size())
-	if size == 0 || d == infer.FP16 || d == infer.BF16 || len(data)%size != 0 {
+	if !HasForm(d) || len(data)%size != 0 {
 		return dst, false
 	}
 	dst = append(dst, '[')
@@ -122,6 +126,25 @@ func AppendData(dst []byte, d infer.Datatype, data []byte) ([]byte, bool) {
 		dst = appendElement(dst, d, data[i:i+size])
 	}
 	return append(dst, ']'), true
+}
+
+// HasForm says that tensors of a datatype have a JSON form.
+func HasForm(d infer.Datatype) bool {
+	return d == infer.Bytes || d.Size() > 0 && d != infer.FP16 && d != infer.BF16
+}
+
+// MaxSize is the most bytes that AppendData makes of size bytes of data.
+func MaxSize(d infer.Datatype, size int64) int64 {
+	longest := int64(26) // -1.7976931348623157e-308 and a comma, or twenty-one digits with sign and point
+	switch d {
+	case infer.Bytes:
+		return 2 + 6*size // a control character becomes six, and two quotes and a comma stand for four bytes of length
+	case infer.Bool, infer.Int8:
+		longest = 6
+	case infer.Uint8:
+		longest = 4
+	}
+	return 2 + size/max(d.Size(), 1)*longest
 }
 
 func appendElement(dst []byte, d infer.Datatype, e []byte) []byte {
