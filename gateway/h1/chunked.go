@@ -55,6 +55,20 @@ func (c *conn) chunk(b []byte) error {
 
 var crlf = [2]byte{'\r', '\n'}
 
+// writeSource writes the head and the body of an answer that has a Source.
+func (c *conn) writeSource(a *Answer, last bool) error {
+	c.holds.Store(a.Length)
+	defer c.holds.Store(0)
+	c.out = append(c.appendFields(a, last), "Transfer-Encoding: chunked\r\n\r\n"...)
+	for b := a.Source.Next(); len(b) > 0; b = a.Source.Next() {
+		if err := a.Stream(b); err != nil {
+			return err
+		}
+	}
+	c.out = append(c.out, "0\r\n\r\n"...)
+	return c.chunk(nil)
+}
+
 // endStream ends a streamed answer.
 func (c *conn) endStream() error {
 	a := &c.ans

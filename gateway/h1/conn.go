@@ -60,6 +60,7 @@ type conn struct {
 	turn  uint64        // phases so far
 	state atomic.Uint64 // the turn of the phase, and in the low bits the phase; serve's to change
 	moved atomic.Int64  // bytes in it
+	holds atomic.Int64  // bytes of memory under an answer that is written piece by piece
 
 	// tick's own: the state that it saw last, and when it saw it first.
 	seen   uint64

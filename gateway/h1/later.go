@@ -80,6 +80,11 @@ func (c *conn) Flush() {
 	c.mu.Unlock()
 	ctx.End(context.Canceled)
 	a, last := &c.ans, c.isLast()
+	if a.Source != nil {
+		c.enter(writing)
+		c.aside(func() { c.wrote(c.writeSource(a, last), last) })
+		return
+	}
 	c.appendHead(a, last)
 	size := len(c.out) + int(a.Length)
 	if a.Length <= coalesce {
@@ -114,6 +119,11 @@ func (c *conn) Flush() {
 
 // writeOn is writeRest on a goroutine.
 func (c *conn) writeOn(rest net.Buffers, last bool) {
+	c.aside(func() { c.writeRest(rest, last) })
+}
+
+// aside runs write, which may block, on a goroutine of its own, and has the connection a net.Conn for it.
+func (c *conn) aside(write func()) {
 	c.mu.Lock()
 	c.trying = false
 	switch {
@@ -123,7 +133,7 @@ func (c *conn) writeOn(rest net.Buffers, last bool) {
 		c.dressLocked()
 	}
 	c.mu.Unlock()
-	go c.writeRest(rest, last)
+	go write()
 	c.eye.at.Burst().Woke()
 }
 

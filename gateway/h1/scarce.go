@@ -57,7 +57,7 @@ func cutOff(found []unmoved, scarce func() bool) (cut int) {
 // unmoved says since when the client of a connection that writes takes nothing: now, where it
 // does, or where nothing is written.
 func (c *conn) unmoved(now int64) unmoved {
-	state, size := c.state.Load(), c.moved.Load()
+	state, size := c.state.Load(), max(c.moved.Load(), c.holds.Load())
 	u := unmoved{c, state, listen.Untaken{Since: now, Size: size}}
 	if phaseOf(state) != writing {
 		c.paced = paced{}

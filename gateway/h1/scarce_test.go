@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/listen"
 )
 
-// large answers /N with N bytes: at once, or where the path says so later.
+// large answers /N with N bytes: at once, or where the path says so later; and, where it says that, in pieces.
 type large struct{ written atomic.Int64 }
 
 func (*large) Light(*Request) bool { return true }
@@ -33,7 +33,11 @@ func (*large) Serve(_ context.Context, r *Request, a *Answer) bool {
 		return false
 	}
 	a.Status, a.Length = 200, int64(n)
-	a.Chunks = append(a.Chunks, bytes.Repeat([]byte("x"), n))
+	if strings.Contains(r.Path, "pieces") {
+		a.Source = &pieces{left: n}
+	} else {
+		a.Chunks = append(a.Chunks, bytes.Repeat([]byte("x"), n))
+	}
 	if strings.HasPrefix(r.Path, "/later") {
 		_ = a.Done() // the goroutine that serves looks for it
 		return true
@@ -41,7 +45,19 @@ func (*large) Serve(_ context.Context, r *Request, a *Answer) bool {
 	return false
 }
 
-func (l *large) Written(*Answer) { l.written.Add(1) }
+func (l *large) Written(a *Answer) {
+	a.Source = nil
+	l.written.Add(1)
+}
+
+// pieces is a Source of xs.
+type pieces struct{ left int }
+
+func (p *pieces) Next() []byte {
+	n := min(p.left, 40_000)
+	p.left -= n
+	return bytes.Repeat([]byte("x"), n)
+}
 
 // startScarce serves large answers into small sockets; few says that memory is scarce.
 func startScarce(t *testing.T, network string) (s *Server, addr net.Addr, few *atomic.Bool) {
@@ -100,7 +116,7 @@ func TestScarceCutsWhoTakesNothing(t *testing.T) {
 			s, addr, few := startScarce(t, network)
 			const lazy, size = 8, 4 << 20
 			for i := range lazy {
-				asks(t, addr, []string{"/now/", "/later/"}[i%2]+strconv.Itoa(size))
+				asks(t, addr, []string{"/now/", "/later/", "/now/pieces/", "/later/pieces/"}[i%4]+strconv.Itoa(size))
 			}
 			const part = 800 << 10
 			slow := asks(t, addr, "/now/"+strconv.Itoa(part))
@@ -188,4 +204,53 @@ func TestScarceCutsTheOldestFirst(t *testing.T) {
 		all := s.conns.All()
 		return len(all) == 1 && all[0].moved.Load() == 2<<20
 	})
+}
+
+// TestSource has answers that are made as they are written, at once and later, between others.
+func TestSource(t *testing.T) {
+	s, addr, _ := startScarce(t, "tcp")
+	nc, err := net.Dial(addr.Network(), addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	in := bufio.NewReader(nc)
+	for i, path := range []string{"/now/pieces/200000", "/later/pieces/200000", "/now/100", "/later/pieces/0",
+		"/now/pieces/0", "/later/100", "/later/pieces/40000", "/later/pieces/1", "/now/pieces/1000000", "/later/pieces/3000000", "/later/200000"} {
+		if _, err := fmt.Fprintf(nc, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", path); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		want, _ := strconv.Atoi(path[strings.LastIndexByte(path, '/')+1:])
+		if err != nil || len(body) != want || strings.Trim(string(body), "x") != "" {
+			t.Errorf("%s: %v, %d bytes, want %d", path, err, len(body), want)
+		}
+		if chunked := len(resp.TransferEncoding) > 0; chunked != strings.Contains(path, "pieces") {
+			t.Errorf("%s: chunked %t", path, chunked)
+		}
+		handler, _ := s.handler.(*large)
+		poll(t, "all answers are told of", func() bool { return handler.written.Load() == int64(i+1) })
+	}
+	for _, c := range s.conns.All() {
+		if n := c.holds.Load(); n != 0 {
+			t.Errorf("%d bytes are said to be held", n)
+		}
+	}
+	if _, err := io.WriteString(nc, "GET /later/pieces/100000 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, err := io.ReadAll(resp.Body); err != nil || len(body) != 100_000 || !resp.Close {
+		t.Errorf("the last one: %v, %d bytes, close %t", err, len(body), resp.Close)
+	}
+	if _, err := in.ReadByte(); err != io.EOF {
+		t.Errorf("after the last one: %v, want EOF", err)
+	}
 }

@@ -111,11 +111,20 @@ type Answer struct {
 	Fields []Field
 	Chunks [][]byte // the body; they are not copied unless they are small
 	Length int64    // of the chunks together
-	Owner  any      // for the handler
+	// Source, where it is not nil, is the body in place of Chunks, piece by piece and chunked on the wire; Length is
+	// then about how much memory the body holds.
+	Source Source
+	Owner  any // for the handler
 
 	c        *conn
 	streamed bool // Begin was called
 	last     bool // and nothing follows on the connection
+}
+
+// Source makes a body as it is written.
+type Source interface {
+	// Next gives the next piece, which is valid until it is called again; an empty one is the end. It must not block.
+	Next() []byte
 }
 
 // Server serves connections that come from Listeners.

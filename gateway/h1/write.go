@@ -41,16 +41,7 @@ func (c *conn) answer(last bool) error {
 	if discard && (c.body.failed || c.body.chunked || c.body.expect || c.body.left > maxDiscard) {
 		last = true
 	}
-	c.appendHead(a, last)
-	err := error(nil)
-	if a.Length <= coalesce {
-		for _, chunk := range a.Chunks {
-			c.out = append(c.out, chunk...)
-		}
-		err = c.flush() // at once: the next request may take its time
-	} else {
-		err = c.writeLarge(a)
-	}
+	err := c.writeAnswer(a, last)
 	c.s.handler.Written(a)
 	switch {
 	case err != nil:
@@ -62,6 +53,21 @@ func (c *conn) answer(last bool) error {
 		return c.body.discard()
 	}
 	return nil
+}
+
+// writeAnswer writes head and body.
+func (c *conn) writeAnswer(a *Answer, last bool) error {
+	if a.Source != nil {
+		return c.writeSource(a, last)
+	}
+	c.appendHead(a, last)
+	if a.Length > coalesce {
+		return c.writeLarge(a)
+	}
+	for _, chunk := range a.Chunks {
+		c.out = append(c.out, chunk...)
+	}
+	return c.flush() // at once: the next request may take its time
 }
 
 // writeLarge writes the head and the chunks where they lie.
