@@ -49,7 +49,8 @@ func (g *Gateway) listen(ctx context.Context) (err error) {
 // apiDeps are what each front end that speaks HTTP works with; its answers are counted
 // under its name.
 func (g *Gateway) apiDeps(name string) httpapi.APIDeps {
-	return httpapi.APIDeps{Load: g.load.Header, Pipeline: g.pipeline, Control: g.control, Bodies: g.bodies, Regions: g.regions, Failed: g.logFailure,
+	return httpapi.APIDeps{Load: g.load.Header, Pipeline: g.pipeline, Control: g.control, Bodies: g.bodies,
+		Responses: g.responses, Regions: g.regions, Failed: g.logFailure,
 		Answered: g.stats.Front(name, statuses()).Answered}
 }
 
@@ -94,7 +95,8 @@ func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
 		names[int(code)] = code.String()
 	}
 	answers := g.stats.Front("grpc", names)
-	return grpcapi.NewServer(ctx, conf, grpcapi.Deps{Load: &g.load, Pipeline: g.pipeline, Control: g.control, Bodies: g.bodies, Regions: g.regions,
+	return grpcapi.NewServer(ctx, conf, grpcapi.Deps{Load: &g.load, Pipeline: g.pipeline, Control: g.control,
+		Bodies: g.bodies, Responses: g.responses, Regions: g.regions,
 		Failed: g.logFailure, Answered: func(code codes.Code) { answers.Answered(int(code)) }})
 }
 

@@ -57,7 +57,10 @@ func (s *Service) encode(c *Call, r *infer.Response) error {
 	case mem.IsBelowBufferPoolingThreshold(n):
 		head = make([]byte, 0, n)
 	default:
-		pooled = mem.DefaultBufferPool().Get(n)
+		var err error
+		if pooled, err = s.pooled(n); err != nil {
+			return err
+		}
 		head = (*pooled)[:0]
 	}
 	head = appendHead(head, r)
@@ -65,6 +68,16 @@ func (s *Service) encode(c *Call, r *infer.Response) error {
 	head, cuts := appendRaws(head, r, cutMemory[:0])
 	c.reply = s.join(c, head, pooled, cuts, r)
 	return nil
+}
+
+// pooled is memory for n bytes of a message, counted until heads has it back.
+func (s *Service) pooled(n int) (*[]byte, error) {
+	b := s.heads.Get(n)
+	if err := s.heads.Budget.Take(int64(cap(*b))); err != nil {
+		s.heads.Under.Put(b)
+		return nil, err
+	}
+	return b, nil
 }
 
 // cut is a place in the head where an output's bytes stand in the message.
@@ -79,7 +92,7 @@ func (s *Service) join(c *Call, head []byte, pooled *[]byte, cuts []cut, r *infe
 	var whole mem.Buffer
 	if pooled != nil {
 		*pooled = head
-		whole = mem.NewBuffer(pooled, mem.DefaultBufferPool())
+		whole = mem.NewBuffer(pooled, s.heads)
 		defer whole.Free() // the pieces hold references of their own
 	}
 	piece := func(to int) mem.Buffer {

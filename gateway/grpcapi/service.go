@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sluice-serve/sluice/gateway/h2"
 	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/admin"
@@ -95,6 +96,8 @@ type Deps struct {
 	Answered func(code codes.Code)
 	Load     Load              // nil: nothing is said of the load
 	Regions  *regions.Registry // of clients' shared memory; nil: there is none
+	// Responses counts what responses hold on the heap until they are written; nil: it is not counted.
+	Responses *infer.Budget
 }
 
 // Service is the v2 protocol over gRPC, whatever carries it. Make it with NewService.
@@ -121,6 +124,9 @@ type Service struct {
 	decoders sync.Pool // *decoder
 	frames   sync.Pool // *frame
 	outputs  sync.Pool // *output
+
+	heads *h2.CountedPool // pooled memory of messages
+	heap  *h2.CountedPool // other memory of them
 }
 
 // ServiceConfig says how a Service reads and writes. The zero value forwards no
@@ -138,7 +144,10 @@ type ServiceConfig struct {
 // NewService makes a Service. It fails on a pattern that is no regular expression.
 func NewService(cfg ServiceConfig, deps Deps) (*Service, error) {
 	s := &Service{pipeline: deps.Pipeline, control: deps.Control, bodies: deps.Bodies, failure: deps.Failed, answered: deps.Answered, load: deps.Load, regions: deps.Regions,
-		standard: cfg.StandardCodec, compress: cfg.CompressResponses, stop: make(chan struct{})}
+		standard: cfg.StandardCodec,
+		heads:    &h2.CountedPool{Budget: deps.Responses, Under: mem.DefaultBufferPool()},
+		heap:     &h2.CountedPool{Budget: deps.Responses},
+		compress: cfg.CompressResponses, stop: make(chan struct{})}
 	if cfg.Forward != "" {
 		re, err := regexp.Compile("(?i)" + cfg.Forward)
 		if err != nil {
@@ -203,7 +212,7 @@ type codec struct{ s *Service }
 // Name is protobuf's own: on the wire nothing differs.
 func (codec) Name() string { return "proto" }
 
-func (codec) Marshal(v any) (mem.BufferSlice, error) {
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch m := v.(type) {
 	case *Call:
 		m.traceSent()
@@ -215,7 +224,11 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 		if err != nil {
 			return nil, err
 		}
-		return mem.BufferSlice{mem.SliceBuffer(b)}, nil
+		buf, err := c.s.heap.Buffer(b)
+		if err != nil {
+			return nil, err
+		}
+		return mem.BufferSlice{buf}, nil
 	}
 	return nil, infer.Errorf(infer.Internal, "grpcapi: %T is no message", v)
 }

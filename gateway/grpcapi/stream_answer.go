@@ -64,21 +64,26 @@ func (s *Service) answerOf(r *infer.Response, whole bool) (streamAnswer, error) 
 	if whole {
 		room += total - n
 	}
-	b := appendHead(appendLen(make([]byte, 0, room), 2, total), r)
+	b, memory, err := s.heap.Budget.Alloc(int64(room))
+	if err != nil {
+		return streamAnswer{}, err
+	}
+	defer memory.Release() // the pieces hold references of their own
+	b = appendHead(appendLen(b, 2, total), r)
 	if whole {
 		for i := range r.Outputs {
 			b = append(appendLen(b, 6, len(r.Outputs[i].Data)), r.Outputs[i].Data...)
 		}
-		return streamAnswer{parts: mem.BufferSlice{mem.SliceBuffer(b)}, size: int64(len(b))}, nil
+		return streamAnswer{parts: mem.BufferSlice{s.lend(b, memory)}, size: int64(len(b))}, nil
 	}
 	b, cuts := appendRaws(b, r, nil)
 	parts, from := make(mem.BufferSlice, 0, 1+2*len(cuts)), 0
 	for _, cut := range cuts {
-		parts = append(parts, mem.SliceBuffer(b[from:cut.at:cut.at]), s.lend(r.Outputs[cut.output].Data, r.Memory))
+		parts = append(parts, s.lend(b[from:cut.at:cut.at], memory), s.lend(r.Outputs[cut.output].Data, r.Memory))
 		from = cut.at
 	}
 	if from < len(b) {
-		parts = append(parts, mem.SliceBuffer(b[from:]))
+		parts = append(parts, s.lend(b[from:], memory))
 	}
 	return streamAnswer{parts: parts, size: int64(parts.Len())}, nil
 }

@@ -368,7 +368,7 @@ func (st *Stream) compressed(parts mem.BufferSlice) (mem.BufferSlice, error) {
 	if name == "" {
 		return parts, nil
 	}
-	return compressBy(name, parts)
+	return st.c.s.compressBy(name, parts)
 }
 
 // said is what a handler wishes for its answer.
@@ -384,12 +384,12 @@ func (st *Stream) said() said {
 }
 
 // compressBy encodes a message by a compressor of grpc-go's registry, and frees parts.
-func compressBy(name string, parts mem.BufferSlice) (mem.BufferSlice, error) {
+func (s *Server) compressBy(name string, parts mem.BufferSlice) (mem.BufferSlice, error) {
 	z := encoding.GetCompressor(name)
 	if z == nil {
 		parts.Free()
 		return nil, status.Errorf(codes.Internal, "no compressor %q", name)
 	}
 	defer parts.Free()
-	return compress(z, parts)
+	return compress(z, parts, s.compressed)
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-func compress(z encoding.Compressor, parts mem.BufferSlice) (mem.BufferSlice, error) {
+// compress makes a message of parts that pool counts.
+func compress(z encoding.Compressor, parts mem.BufferSlice, pool *CountedPool) (mem.BufferSlice, error) {
 	var out bytes.Buffer
 	w, err := z.Compress(&out)
 	if err == nil {
@@ -27,7 +28,11 @@ func compress(z encoding.Compressor, parts mem.BufferSlice) (mem.BufferSlice, er
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "grpc: error while compressing: %v", err)
 	}
-	return mem.BufferSlice{mem.SliceBuffer(out.Bytes())}, nil
+	b, err := pool.Buffer(out.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	return mem.BufferSlice{b}, nil
 }
 
 // decompress reads a message into memory of its call; call is nil for services. No

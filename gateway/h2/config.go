@@ -89,5 +89,7 @@ type Memory interface {
 type Deps struct {
 	Memory Memory           // for messages of registered services
 	Codec  encoding.CodecV2 // of registered services
-	Log    *slog.Logger
+	// Responses counts compressed messages until they are written; nil: they are not counted.
+	Responses *infer.Budget
+	Log       *slog.Logger
 }

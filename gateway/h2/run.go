@@ -139,7 +139,7 @@ func (st *Stream) wait() {
 func (st *Stream) Answer(parts mem.BufferSlice, err error) infer.Flusher {
 	said := st.said()
 	if err == nil && said.compressor != "" {
-		parts, err = compressBy(said.compressor, parts)
+		parts, err = st.c.s.compressBy(said.compressor, parts)
 	}
 	return st.end(parts, err, said, true)
 }

@@ -26,6 +26,8 @@ type Server struct {
 	services map[string]grpc.ServiceInfo
 	known    map[string]struct{} // services, also those of Handle alone
 
+	compressed *CountedPool // messages
+
 	quiet   atomic.Int64 // calls on goroutines that wait for their first message
 	crew    crew
 	started sync.WaitGroup // calls that outlive their connection, until their answer
@@ -47,7 +49,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Memory == nil || deps.Codec == nil || deps.Log == nil {
 		return nil, infer.Errorf(infer.Internal, "h2: a server needs memory, a codec and a log")
 	}
-	return &Server{cfg: cfg, deps: deps, methods: map[string]*method{}, services: map[string]grpc.ServiceInfo{}, known: map[string]struct{}{},
+	return &Server{cfg: cfg, deps: deps, compressed: &CountedPool{Budget: deps.Responses}, methods: map[string]*method{},
+		services: map[string]grpc.ServiceInfo{}, known: map[string]struct{}{},
 		conns: listen.NewAccepted[*conn](deps.Log), settled: settledAfter, turnTime: turnTime,
 		relief: relief{patience: listen.Patience, every: lookPeriod, ended: make(chan struct{})}}, nil
 }

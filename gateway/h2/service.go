@@ -70,11 +70,19 @@ func (r *registered) guarded(call *serverStream, parts *mem.BufferSlice) (err er
 	}
 	*parts, err = call.st.c.s.deps.Codec.Marshal(reply)
 	if err != nil {
-		return status.Errorf(codes.Internal, "grpc: error while marshaling: %v", err)
+		return marshalFault(err)
 	}
 	call.keep()
 	*parts, err = call.st.compressed(*parts)
 	return err
+}
+
+// marshalFault is the end of a call whose answer could not be encoded. A refusal of memory is told as such.
+func marshalFault(err error) error {
+	if infer.ReasonOf(err) == infer.ReasonMemory {
+		return err
+	}
+	return status.Errorf(codes.Internal, "grpc: error while marshaling: %v", err)
 }
 
 // keep leaves a header that was sent true: the answer is compressed as it said.
@@ -203,13 +211,13 @@ func (s *serverStream) RecvMsg(v any) error {
 func (s *serverStream) SendMsg(v any) error {
 	parts, err := s.st.c.s.deps.Codec.Marshal(v)
 	if err != nil {
-		return status.Errorf(codes.Internal, "grpc: error while marshaling: %v", err)
+		return marshalFault(err)
 	}
 	s.begin()
 	compressed := byte(0)
 	if s.st.begunAs != "" {
 		compressed = 1
-		if parts, err = compressBy(s.st.begunAs, parts); err != nil {
+		if parts, err = s.st.c.s.compressBy(s.st.begunAs, parts); err != nil {
 			return err
 		}
 	}

@@ -125,6 +125,8 @@ type APIDeps struct {
 	Answered func(status int)
 	Regions  *regions.Registry // of clients' shared memory; nil: there is none
 	Load     LoadFunc          // nil: answers say nothing of the load
+	// Responses counts what replies hold on the heap until they are written; nil: it is not counted.
+	Responses *infer.Budget
 }
 
 // API speaks the protocol.
@@ -140,6 +142,8 @@ type API struct {
 	regions  *regions.Registry // nil: none
 	platform *Platform
 
+	responses *infer.Budget // nil: none
+
 	exchanges sync.Pool // of *exchange
 	messages  sync.Pool // of *message
 	heads     heads
@@ -149,7 +153,7 @@ type API struct {
 // NewAPI makes an API. Its error is a HeaderForward that is no regular expression.
 func NewAPI(c APIConfig, d APIDeps) (*API, error) {
 	a := &API{limits: c.withDefaults(), pipeline: d.Pipeline, control: d.Control, bodies: d.Bodies, platform: c.Platform,
-		regions: d.Regions, failure: d.Failed, answered: d.Answered, load: d.Load}
+		regions: d.Regions, responses: d.Responses, failure: d.Failed, answered: d.Answered, load: d.Load}
 	if a.failure == nil {
 		a.failure = func(context.Context, string, *infer.Request, error) {}
 	}

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"errors"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -154,8 +155,11 @@ func (a *appender) Write(p []byte) (int, error) {
 }
 
 // compress replaces the reply's chunks by one that holds them compressed, and gives
-// back the memory under them.
+// back the memory under them. A large reply is compressed as it is written.
 func (d *deflaters) compress(r *Reply, encoding string) error {
+	if r.Source != nil || r.Length > largeBody {
+		return d.compressSource(r, encoding)
+	}
 	out := appender{b: r.spare[:0]}
 	w, pool, err := d.get(encoding, &out)
 	if err != nil {
@@ -175,6 +179,20 @@ func (d *deflaters) compress(r *Reply, encoding string) error {
 	r.memory = nil
 	clear(r.Chunks)
 	r.setBody(out.b)
+	r.Set("Content-Encoding", encoding)
+	return nil
+}
+
+func (d *deflaters) compressSource(r *Reply, encoding string) error {
+	from := r.Source
+	if from == nil {
+		from = &chunkSource{slices.Clone(r.Chunks)}
+	}
+	to, err := d.compressed(from, encoding)
+	if err != nil {
+		return err
+	}
+	r.setSource(to, r.Length)
 	r.Set("Content-Encoding", encoding)
 	return nil
 }

@@ -28,6 +28,9 @@ func (a *API) serveControl(ctx context.Context, call *Call, rt route, reply *Rep
 	if err == nil {
 		err = a.answer(inner, call, rt, reply)
 	}
+	if err == nil {
+		err = reply.hold(a.responses)
+	}
 	if err != nil {
 		end.Err = err
 		a.fail(ctx, call, nil, reply, err)

@@ -49,6 +49,17 @@ func (x *exchange) encode(resp *infer.Response) error {
 		b = appendParams(append(b, `,"parameters":`...), resp.Params)
 	}
 	b = append(b, `,"outputs":[`...)
+	if large(resp) {
+		done, err := x.inPieces(resp, b)
+		if done || err != nil {
+			return err
+		}
+		room := x.textSize(resp)
+		if err := x.api.responses.Take(room); err != nil {
+			return err
+		}
+		defer x.api.responses.Give(room) // what it really took is counted then
+	}
 	binaries, size := 0, int64(0)
 	for i := range resp.Outputs {
 		o := &resp.Outputs[i]
@@ -91,6 +102,58 @@ func (x *exchange) encode(resp *infer.Response) error {
 	}
 	x.binary(resp, b, size)
 	return nil
+}
+
+// large says that a response's outputs together may be worth a Source.
+func large(resp *infer.Response) bool {
+	size := 0
+	for i := range resp.Outputs {
+		size += len(resp.Outputs[i].Data)
+	}
+	return size > largeBody
+}
+
+// inPieces lets a large response be encoded as it is written, behind the text b, which grew from the reply's own. That
+// is done where nothing is binary, since the length of JSON before binary outputs must be known, and where nothing
+// but this response is written.
+func (x *exchange) inPieces(resp *infer.Response, b []byte) (done bool, err error) {
+	size := int64(0)
+	for i := range resp.Outputs {
+		o := &resp.Outputs[i]
+		if x.streaming || o.Place.IsZero() && x.wantsBinary(o.Name) {
+			return false, nil
+		}
+		size += int64(len(o.Data))
+	}
+	for i := range resp.Outputs {
+		o := &resp.Outputs[i]
+		if err = checkSize(o); err == nil && o.Place.IsZero() && !json.HasForm(o.Datatype) {
+			err = noForm(o.Datatype)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	x.reply.buf = b
+	x.reply.ContentType = typeJSON
+	x.reply.setSource(newJSONSource(b, resp.Outputs), size)
+	return true, nil
+}
+
+// textSize is the most bytes that the outputs of a response take which are written as JSON.
+func (x *exchange) textSize(resp *infer.Response) (n int64) {
+	for i := range resp.Outputs {
+		if o := &resp.Outputs[i]; o.Place.IsZero() && (x.flat || !x.wantsBinary(o.Name)) {
+			n += json.MaxSize(o.Datatype, int64(len(o.Data)))
+		}
+	}
+	return n
+}
+
+// noForm refuses to write a datatype as JSON.
+func noForm(d infer.Datatype) error {
+	return infer.Errorf(infer.InvalidArg,
+		"sending %s data via JSON is not supported. Please use the binary data format for output", d)
 }
 
 // binary makes the reply the JSON part b and the binary outputs behind it.
@@ -190,8 +253,7 @@ func causeOf(err error) string {
 func appendTensorData(b []byte, o *infer.Tensor) ([]byte, error) {
 	b, ok := json.AppendData(append(b, `,"data":`...), o.Datatype, o.Data)
 	if !ok {
-		return b, infer.Errorf(infer.InvalidArg,
-			"sending %s data via JSON is not supported. Please use the binary data format for output", o.Datatype)
+		return b, noForm(o.Datatype)
 	}
 	return append(b, '}'), nil
 }

@@ -22,6 +22,8 @@ type fake struct {
 	open  func(ctx context.Context, env *infer.Envelope) error
 	infer func(ctx context.Context, req *infer.Request, send infer.SendFunc) error
 	ended func(end *infer.End) // nil: nobody asks
+	// responses is the API's budget; nil: none.
+	responses *infer.Budget
 	// visible says what lists show; nil: everything.
 	visible func(model string) bool
 	config  *modelconfig.ModelConfig
@@ -250,7 +252,7 @@ func (f *fake) RawInput(model, _ string, size int64) (infer.Tensor, error) {
 }
 
 func newFakeAPI(f *fake, c APIConfig) *API {
-	a, err := NewAPI(c, APIDeps{Pipeline: f, Control: f, Bodies: f, Regions: newRegions()})
+	a, err := NewAPI(c, APIDeps{Pipeline: f, Control: f, Bodies: f, Regions: newRegions(), Responses: f.responses})
 	if err != nil {
 		panic(err)
 	}
@@ -305,7 +307,11 @@ func read(r *Reply) answer {
 	for _, c := range r.Chunks {
 		got.body += string(c)
 	}
-	if int64(len(got.body)) != r.Length {
+	if r.Source != nil {
+		for b := r.Source.Next(); len(b) > 0; b = r.Source.Next() {
+			got.body += string(b)
+		}
+	} else if int64(len(got.body)) != r.Length {
 		panic("the reply's length is not its chunks'")
 	}
 	r.Release()

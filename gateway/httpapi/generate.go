@@ -46,7 +46,8 @@ func (a *API) serveStreamed(ctx context.Context, call *Call, rt route, reply *Re
 	defer cancel(nil)
 	x.ctx = inner
 	g := &generation{exchange: x, frame: frame}
-	g.flow = flow{to: call.Stream, frame: frame, broken: cancel, fields: []Field{{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}}
+	g.flow = flow{to: call.Stream, budget: a.responses, frame: frame, broken: cancel,
+		fields: []Field{{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}}
 	x.wrong = g.options()
 	err := g.carryStream(rt)
 	g.finish(err)
@@ -101,7 +102,11 @@ func (g *generation) take(resp *infer.Response) error {
 	}
 	g.sent = g.count
 	if g.frame != unframed {
-		return g.flow.put(200, b)
+		err = g.flow.put(200, b)
+		if cap(g.reply.buf) > keepBuffer {
+			g.reply.buf = nil
+		}
+		return err
 	}
 	g.reply.reset()
 	g.reply.json(b)
@@ -113,6 +118,13 @@ func (g *generation) take(resp *infer.Response) error {
 func (g *generation) document(resp *infer.Response) ([]byte, error) {
 	if g.flat {
 		defer resp.Memory.Release()
+		if large(resp) {
+			room := g.textSize(resp)
+			if err := g.api.responses.Take(room); err != nil {
+				return nil, err
+			}
+			defer g.api.responses.Give(room)
+		}
 		b, err := appendFlat(g.reply.buf[:0], resp)
 		g.reply.buf = b
 		return b, err
@@ -274,8 +286,7 @@ func appendFlatOutput(b []byte, o *infer.Tensor) ([]byte, error) {
 	at := len(b)
 	b, ok := json.AppendData(b, o.Datatype, o.Data)
 	if !ok {
-		return b, infer.Errorf(infer.InvalidArg,
-			"sending %s data via JSON is not supported. Please use the binary data format for output", o.Datatype)
+		return b, noForm(o.Datatype)
 	}
 	if n, err := infer.Elements(o.Shape); err == nil && n == 1 {
 		b = append(b[:at], b[at+1:len(b)-1]...)

@@ -182,6 +182,9 @@ func (x *exchange) conclude(err error) {
 	case err == nil:
 		a.typed(x.call, x.reply)
 	}
+	if err == nil {
+		err = x.reply.hold(a.responses)
+	}
 	if err != nil {
 		a.refuse(x.ctx, x.call, x, err)
 	}
@@ -190,7 +193,7 @@ func (x *exchange) conclude(err error) {
 	a.ended(x, x.call)
 }
 
-// ended tells the pipeline that an inference has its answer.
+// ended tells the pipeline that an inference has its answer, or lets the reply tell it when a Source was written.
 func (a *API) ended(x *exchange, call *Call) {
 	end := &x.m.end
 	a.reportLoad(x, call)
@@ -201,7 +204,36 @@ func (a *API) ended(x *exchange, call *Call) {
 	if end.Received = x.body.read; x.inf.r != nil { // as it came, before it grew
 		end.Received = x.inf.in.n
 	}
+	if x.reply.Source != nil {
+		e := &ending{pipeline: a.pipeline, m: x.m, from: x.reply.Source}
+		x.reply.Source, x.reply.ending = e, e
+		return
+	}
 	a.pipeline.Close(&x.m.env, end)
+}
+
+// ending is the end of a call whose body is made as it is written. It counts what is.
+type ending struct {
+	pipeline Pipeline
+	m        *message // nobody else's any more
+	from     Source
+	sent     int64
+}
+
+// Next implements Source.
+func (e *ending) Next() []byte {
+	b := e.from.Next()
+	e.sent += int64(len(b))
+	return b
+}
+
+func (e *ending) held() int64 { return e.from.held() }
+func (e *ending) close()      { e.from.close() }
+
+// tell tells the pipeline that the call has ended.
+func (e *ending) tell() {
+	e.m.end.Sent = e.sent
+	e.pipeline.Close(&e.m.env, &e.m.end)
 }
 
 // refuse answers with an error.

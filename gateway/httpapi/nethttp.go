@@ -20,6 +20,7 @@ type handler struct {
 	timeout time.Duration // Config.BodyTimeout
 	rate    int64         // Config.MinRate
 	calls   sync.Pool     // of *httpCall
+	large   largeWrites
 }
 
 // httpCall is the transport's part of one call.
@@ -72,10 +73,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.Stream = &c.out
 	h.api.Serve(r.Context(), &c.Call, &c.reply)
 	c.body.finish(r.ContentLength)
+	var broken error
 	if c.reply.Streamed {
 		c.out.finish()
 	} else {
-		h.write(w, c)
+		broken = h.write(w, c)
 	}
 	if ok && r.ProtoMajor == 2 && r.Context().Err() != nil {
 		info.resets.count(time.Now())
@@ -83,15 +85,19 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.reply.Release()
 	c.Call, c.header.h, c.body, c.out = Call{}, nil, progress{}, pieces{}
 	h.calls.Put(c)
+	if broken != nil {
+		panic(http.ErrAbortHandler) // which net/http takes for the end of the connection, or the stream of HTTP/2
+	}
 }
 
-// write sends the reply. What goes wrong with the connection here has nobody left to
-// be told: net/http ends it.
-func (h *handler) write(w http.ResponseWriter, c *httpCall) {
+// write sends the reply. An error is that not all of it was.
+func (h *handler) write(w http.ResponseWriter, c *httpCall) error {
 	r, header := &c.reply, w.Header()
 	header["Content-Type"] = contentType(r.ContentType)
-	c.length[0] = strconv.FormatInt(r.Length, 10)
-	header["Content-Length"] = c.length[:]
+	if r.Source == nil {
+		c.length[0] = strconv.FormatInt(r.Length, 10)
+		header["Content-Length"] = c.length[:]
+	}
 	if r.HeaderLength >= 0 {
 		c.json[0] = strconv.FormatInt(r.HeaderLength, 10)
 		header["Inference-Header-Content-Length"] = c.json[:]
@@ -99,21 +105,16 @@ func (h *handler) write(w http.ResponseWriter, c *httpCall) {
 	for _, f := range r.Fields {
 		header.Set(f.Name, f.Value)
 	}
-	large := r.Length > coalesce
-	control := http.NewResponseController(w)
-	if large {
-		_ = control.SetWriteDeadline(deadline(h.timeout, r.Length, h.rate)) // an old transport without deadlines still writes
-	}
 	w.WriteHeader(r.Status)
+	if r.Source != nil || r.Length > coalesce {
+		return h.writeLarge(w, r)
+	}
 	for _, chunk := range r.Chunks {
 		if _, err := w.Write(chunk); err != nil {
-			return
+			return err
 		}
 	}
-	if large {
-		_ = control.Flush()
-		_ = control.SetWriteDeadline(time.Time{})
-	}
+	return nil
 }
 
 // pieces is an answer that is sent piece by piece.

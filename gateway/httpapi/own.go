@@ -95,6 +95,9 @@ func (c *plainCall) Answered() infer.Flusher {
 func (c *plainCall) fill() {
 	a, reply := c.answer, &c.reply
 	a.Owner, a.Status, a.Chunks, a.Length = c, reply.Status, append(a.Chunks, reply.Chunks...), reply.Length
+	if reply.Source != nil {
+		a.Source = reply.Source
+	}
 	a.Fields = append(a.Fields, h1.Field{Name: "Content-Type", Value: reply.ContentType})
 	if reply.HeaderLength >= 0 {
 		if c.lengthText == "" || c.length != reply.HeaderLength {
@@ -115,6 +118,7 @@ func (p *plain) Written(a *h1.Answer) {
 	}
 	a.Owner = nil
 	clear(a.Chunks)
+	a.Source = nil
 	c.reply.Release()
 	c.Call, c.header.r, c.answer = Call{}, nil, nil
 	p.calls.Put(c)

@@ -29,11 +29,17 @@ type Reply struct {
 	Fields       []Field // all others but Content-Length
 	Chunks       [][]byte
 	Length       int64 // the chunks' bytes together, for Content-Length
-	Streamed     bool  // the answer was sent by Call.Stream: nothing is left but its end
+	// Source, where it is not nil, is the body in place of Chunks. The reply has no Content-Length then, and Length is
+	// about how many bytes of memory it holds.
+	Source   Source
+	Streamed bool // the answer was sent by Call.Stream: nothing is left but its end
 
 	buf    []byte // JSON, small answers, compressed bodies
 	spare  []byte // the other buffer of a compressed answer
 	memory *infer.Buffer
+	budget *infer.Budget // of held
+	held   int64         // bytes in it
+	ending *ending       // is told when a Source was written; nil: nobody waits for that
 
 	trace     *infer.Trace // of the request that was answered; nil: none
 	sendStart int64        // when the reply was ready for the transport
@@ -59,6 +65,16 @@ func (r *Reply) Release() {
 // reset drops what the reply holds.
 func (r *Reply) reset() {
 	r.Status, r.ContentType, r.HeaderLength, r.Length, r.Streamed = 0, "", -1, 0, false
+	if r.Source != nil {
+		r.Source.close()
+		r.Source = nil
+	}
+	if e := r.ending; e != nil {
+		r.ending = nil
+		e.tell()
+	}
+	r.budget.Give(r.held)
+	r.held = 0
 	clear(r.Fields)
 	clear(r.Chunks)
 	r.Fields, r.Chunks = r.Fields[:0], r.Chunks[:0]
@@ -66,6 +82,32 @@ func (r *Reply) reset() {
 		r.memory.Release()
 		r.memory = nil
 	}
+}
+
+// setSource makes s the body of a reply that holds so many bytes.
+func (r *Reply) setSource(s Source, size int64) {
+	clear(r.Chunks)
+	r.Chunks, r.Source, r.Length = r.Chunks[:0], s, size
+}
+
+// hold counts in the budget what the reply takes of the heap until it is reset: the text, what was compressed, the
+// buffers of a Source. Memory under the chunks is counted by who gave it. After an error, which is the budget's, the
+// reply holds nothing.
+func (r *Reply) hold(b *infer.Budget) error {
+	n := int64(cap(r.buf))
+	if r.Source != nil {
+		n += r.Source.held()
+	}
+	if n < infer.CountFrom {
+		return nil
+	}
+	if err := b.Take(n); err != nil {
+		r.reset()
+		r.buf = nil
+		return err
+	}
+	r.budget, r.held = b, n
+	return nil
 }
 
 // setBody makes b, which grew from r.buf, the whole body.

@@ -79,10 +79,14 @@ func (c Config) withDefaults() Config {
 // Server serves an API: HTTP/1.1 and HTTP/2, in the clear (h2c with prior knowledge or by
 // an upgrade) or over TLS. Make it with NewServer, then Listen, Serve, Shutdown.
 type Server struct {
-	config Config
-	http   *http.Server
-	own    *h1.Server // nil: the library carries everything
-	tls    *tls.Config
+	config  Config
+	http    *http.Server
+	handler *handler // of http
+	log     *slog.Logger
+	scarce  func() bool // nil: memory never is
+
+	own *h1.Server // nil: the library carries everything
+	tls *tls.Config
 
 	mu        sync.Mutex
 	listeners []listener
@@ -104,8 +108,9 @@ func NewServer(c Config, api *API, log *slog.Logger) *Server {
 	p.SetHTTP1(true)
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
-	s := &Server{config: c, http: &http.Server{
-		Handler:           &handler{api: api, timeout: c.BodyTimeout, rate: c.MinRate},
+	h := &handler{api: api, timeout: c.BodyTimeout, rate: c.MinRate}
+	s := &Server{config: c, handler: h, log: log, scarce: api.scarce(), http: &http.Server{
+		Handler:           h,
 		ReadHeaderTimeout: c.ReadHeaderTimeout,
 		IdleTimeout:       c.IdleTimeout,
 		MaxHeaderBytes:    c.MaxHeaderBytes,
@@ -117,7 +122,7 @@ func NewServer(c Config, api *API, log *slog.Logger) *Server {
 	}}
 	if c.Transport == TransportOwn {
 		s.own = h1.New(h1.Config{MaxHeaderBytes: c.MaxHeaderBytes, ReadHeaderTimeout: c.ReadHeaderTimeout, IdleTimeout: c.IdleTimeout,
-			BodyTimeout: c.BodyTimeout, MinRate: c.MinRate, Loops: c.Loops, Scarce: api.scarce()}, &plain{api: api}, log)
+			BodyTimeout: c.BodyTimeout, MinRate: c.MinRate, Loops: c.Loops, Scarce: s.scarce}, &plain{api: api}, log)
 	}
 	return s
 }
@@ -180,6 +185,17 @@ func (s *Server) Serve(ctx context.Context) error {
 	s.http.TLSConfig = s.tls
 	stop := context.AfterFunc(ctx, s.close)
 	defer stop()
+	if s.scarce != nil {
+		done, ended := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.handler.relieve(done, s.scarce, s.log)
+		}()
+		defer func() {
+			close(done)
+			<-ended
+		}()
+	}
 	failed := make(chan error)
 	serving := 0
 	serve := func(f func() error) {

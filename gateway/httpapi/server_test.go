@@ -41,7 +41,13 @@ func start(t *testing.T, f *fake, c Config) *Server {
 		c.Address = "127.0.0.1"
 	}
 	c.Transport = carrier.Now(t)
-	s := NewServer(c, newFakeAPI(f, APIConfig{HeaderForward: "^x-fwd"}), nil)
+	return startAPI(t, f, newFakeAPI(f, APIConfig{HeaderForward: "^x-fwd"}), c)
+}
+
+// startAPI is start with an API of the fake's.
+func startAPI(t *testing.T, f *fake, a *API, c Config) *Server {
+	t.Helper()
+	s := NewServer(c, a, nil)
 	if err := s.Listen(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func (x *exchange) finish(err error) infer.Flusher {
 	a, reply, to := x.api, x.reply, x.to
 	if p := x.concluded(err); p != nil {
 		a.fail(x.ctx, x.call, nil, reply, p)
-	} else if err == nil && x.started { // then no instance reads the request any more
+	} else if err == nil && x.started && reply.ending == nil { // then no instance reads the request any more
 		*x.m = message{}
 		a.messages.Put(x.m)
 	}

@@ -65,6 +65,7 @@ func acceptsStream(accept string) framing {
 // goroutine writes it.
 type flow struct {
 	to     Streamer
+	budget *infer.Budget // of what waits
 	frame  framing
 	fields []Field
 	ids    bool          // events are numbered
@@ -75,6 +76,7 @@ type flow struct {
 	status  int // of the head; 0: nothing was put
 	count   int
 	waiting []byte
+	counted int64 // bytes in budget: of waiting, and of what is being written
 	spare   []byte
 	fault   error
 	ended   bool
@@ -95,6 +97,10 @@ func (f *flow) put(status int, document []byte) error {
 		return infer.Refusef(infer.ResourceExhausted, infer.ReasonSlowClient,
 			"the answers are not taken: %d bytes of them wait, the most is %d", n, maxStreamed)
 	}
+	if err := f.budget.Take(int64(len(document))); err != nil {
+		return err
+	}
+	before := len(f.waiting)
 	f.count++
 	if f.frame == events {
 		if f.ids {
@@ -104,6 +110,9 @@ func (f *flow) put(status int, document []byte) error {
 	} else {
 		f.waiting = append(append(f.waiting, document...), '\n')
 	}
+	grown := int64(len(f.waiting) - before)
+	f.budget.Force(grown - int64(len(document))) // what stands around it
+	f.counted += grown
 	f.beginLocked(status)
 	return nil
 }
@@ -154,6 +163,7 @@ func (f *flow) close() (status int, sent int64, err error) {
 // write is the goroutine.
 func (f *flow) write() {
 	defer close(f.done)
+	defer f.wrote()
 	h := &Head{Status: f.status, ContentType: typeLines, Fields: f.fields}
 	if f.frame == events {
 		h.ContentType = typeEvents
@@ -175,6 +185,7 @@ func (f *flow) write() {
 			n := min(len(b), piece)
 			err, b = f.to.Stream(b[:n]), b[n:]
 		}
+		f.wrote()
 		if err != nil || !f.empty() {
 			continue
 		}
@@ -206,13 +217,23 @@ func (f *flow) empty() bool {
 	return len(f.waiting) == 0
 }
 
+// wrote gives back what take gave to be written, or, where nothing is written any more, all.
+func (f *flow) wrote() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	counted := int64(len(f.waiting))
+	f.budget.Give(f.counted - counted)
+	f.counted = counted
+	if cap(f.spare) > keepBuffer {
+		f.spare = nil
+	}
+}
+
+// take gives what waits, which is counted until wrote is called.
 func (f *flow) take() (b []byte, ended bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	b = f.waiting
-	if cap(f.spare) > keepBuffer {
-		f.spare = nil
-	}
 	f.waiting, f.spare = f.spare[:0], b
 	f.sent += int64(len(b))
 	return b, f.ended
