@@ -39,12 +39,30 @@ func Actions() []Action {
 	return all
 }
 
-// Peer is the user at the other end of a Unix socket when it was connected, by the kernel's
-// word. The zero value is nobody in particular.
-// Source: SO_PEERCRED, unix(7).
+// Peer is the user at the other end of a connection from this host, by the kernel's word:
+// who connected a Unix socket, or who made the socket that is connected over TCP. It is who
+// is there for a proxy, too. The zero value is nobody in particular.
+// Source: SO_PEERCRED, unix(7); sock_diag(7).
 type Peer struct {
 	Known bool
 	UID   uint32
+	// Finder finds the user of a connection over TCP, for those who need to know; nil:
+	// nobody can.
+	Finder UserFinder
+}
+
+// UserFinder finds the user at the other end of a connection. FindUser asks the kernel at
+// the first call and must not wait. It may be called by any number of goroutines.
+type UserFinder interface {
+	FindUser() (uid uint32, known bool)
+}
+
+// User is who is at the other end; known is false where nobody can tell.
+func (p *Peer) User() (uid uint32, known bool) {
+	if p.Known || p.Finder == nil {
+		return p.UID, p.Known
+	}
+	return p.Finder.FindUser()
 }
 
 // Envelope is all that is known of a call before its body is read.
@@ -59,7 +77,7 @@ type Envelope struct {
 	RequestID string // from headers; the body's id is not read yet
 	Remote    netip.AddrPort
 	Unix      bool  // came over a Unix socket
-	Peer      Peer  // who is at its other end
+	Peer      Peer  // who is at the other end, on this host
 	BodySize  int64 // as announced; -1: unknown
 	Streaming bool  // the caller takes any number of responses
 	Opened    int64 // Now when Open was called; 0: it never was

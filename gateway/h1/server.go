@@ -61,7 +61,7 @@ type Request struct {
 	Length int64 // bytes of the body; -1: unknown
 	Remote netip.AddrPort
 	Unix   bool
-	Peer   infer.Peer // of a Unix socket
+	Peer   infer.Peer
 	// Inline says that who serves it serves others too, and must not wait: its body has
 	// come, and Light has said that it can be answered so.
 	Inline bool

@@ -195,7 +195,7 @@ type Call struct {
 	Length int64     // bytes of Body; -1: unknown
 	Remote netip.AddrPort
 	Unix   bool
-	Peer   infer.Peer // of a Unix socket
+	Peer   infer.Peer
 	// Inline says that Start must not wait, nor write to a log: its caller serves others too.
 	Inline bool
 	Burst  *infer.Burst // what it was read in; nil: nothing that is waited for

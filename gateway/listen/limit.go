@@ -49,7 +49,7 @@ func (l *limited) Accept() (net.Conn, error) {
 	}
 	l.count.Open.Add(1)
 	l.count.Accepted.Add(1)
-	return &counted{Conn: c, l: l, peer: peerOf(c)}, nil
+	return &counted{Conn: c, l: l, remote: remoteOf(c)}, nil
 }
 
 // Close ends Accept too where it waits for a slot.
@@ -67,18 +67,14 @@ func (l *limited) free() {
 // counted is a connection that has a slot.
 type counted struct {
 	net.Conn
-	l    *limited
-	peer *PeerAddr // nil: not of a Unix socket
-	once sync.Once
+	l      *limited
+	remote net.Addr
+	once   sync.Once
 }
 
-// RemoteAddr is a *PeerAddr where the connection came over a Unix socket.
-func (c *counted) RemoteAddr() net.Addr {
-	if c.peer != nil {
-		return c.peer
-	}
-	return c.Conn.RemoteAddr()
-}
+// RemoteAddr is a *PeerAddr where the connection came over a Unix socket, and a
+// *LoopbackAddr where it came over TCP from a loopback address.
+func (c *counted) RemoteAddr() net.Addr { return c.remote }
 
 // Close gives the slot back.
 func (c *counted) Close() error {

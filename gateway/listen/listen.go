@@ -38,10 +38,7 @@ func Open(ctx context.Context, c Config) ([]net.Listener, error) {
 	var open []net.Listener
 	add := func(l net.Listener, err error) error {
 		if err == nil {
-			if c.MaxConnections > 0 || c.Count != nil || l.Addr().Network() == "unix" {
-				l = limit(l, c.most(l), c.Count)
-			}
-			open = append(open, l)
+			open = append(open, limit(l, c.most(l), c.Count))
 		}
 		return err
 	}

@@ -19,6 +19,17 @@ func (*PeerAddr) Network() string { return "unix" }
 // String implements net.Addr.
 func (*PeerAddr) String() string { return "@" }
 
+// remoteOf is the remote address of a connection, with what says who is there.
+func remoteOf(c net.Conn) net.Addr {
+	if a := peerOf(c); a != nil {
+		return a
+	}
+	if a := loopbackOf(c); a != nil {
+		return a
+	}
+	return c.RemoteAddr()
+}
+
 // peerOf asks the kernel who has connected; nil for what is no Unix socket.
 func peerOf(c net.Conn) *PeerAddr {
 	u, ok := c.(*net.UnixConn)
@@ -39,11 +50,13 @@ func peerOf(c net.Conn) *PeerAddr {
 }
 
 // Remote is what a front end may say of a connection's remote address: its port, or that
-// it is a Unix socket, and whose.
+// it is a Unix socket, and who is there.
 func Remote(a net.Addr) (at netip.AddrPort, over bool, peer infer.Peer) {
 	switch a := a.(type) {
 	case *net.TCPAddr:
 		return a.AddrPort(), false, infer.Peer{}
+	case *LoopbackAddr:
+		return a.AddrPort(), false, infer.Peer{Finder: a}
 	case *PeerAddr:
 		return netip.AddrPort{}, true, a.Peer
 	case *net.UnixAddr:
