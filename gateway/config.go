@@ -197,6 +197,9 @@ func (c *Config) Validate() error {
 	if c.HTTP.MaxInputSize <= 0 {
 		bad("--http-max-input-size must be greater than 0")
 	}
+	if err := c.Regions.Validate(); err != nil {
+		bad("--client-shm-prefix: %w", err)
+	}
 	if c.Workers.RequestArena < 1<<20 || c.Workers.ResponseArena < 1<<20 {
 		bad("--request-arena-byte-size and --response-arena-byte-size must be at least 1048576")
 	}

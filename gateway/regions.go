@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"github.com/sluice-serve/sluice/gateway/auth"
+	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/regions"
 )
 
@@ -18,6 +19,10 @@ func (g *Gateway) openRegions() error {
 	case err != nil:
 		g.logger.Info("no shared memory of clients on this host", "error", err)
 		return nil
+	}
+	if err := listen.CanFindUsers(); err != nil {
+		g.logger.Warn("the kernel does not tell whose a loopback TCP connection is: shared memory of clients needs --client-shm-prefix, or "+
+			"permissions for everybody (docs/0019-shared-memory.md)", "error", err)
 	}
 	g.regions = r
 	g.pipeline.Regions(g.workers)

@@ -39,13 +39,13 @@ func (r *Registry) Attach(env *infer.Envelope, req *infer.Request, uses []Use) e
 		h.free = h.release
 	}
 	h.slots = h.room[:0]
-	owner, kind := r.owner(env)
+	owner := r.owner(env)
 	r.mu.Lock()
 	err := r.attachLocked(h, owner, req, uses)
 	if err != nil {
 		r.dropLocked(h.slots)
 	} else {
-		r.used[kind]++
+		r.used[owner.kind]++
 	}
 	r.mu.Unlock()
 	if err != nil {
@@ -62,7 +62,7 @@ func (r *Registry) Attach(env *infer.Envelope, req *infer.Request, uses []Use) e
 	return nil
 }
 
-func (r *Registry) attachLocked(h *hold, owner string, req *infer.Request, uses []Use) error {
+func (r *Registry) attachLocked(h *hold, owner owner, req *infer.Request, uses []Use) error {
 	for i := range uses {
 		u := &uses[i]
 		slot, row := r.table.find(id{owner, u.Region})

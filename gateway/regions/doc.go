@@ -3,9 +3,9 @@
 // and never maps or reads one: workers do that (infer.Regions), and a client that shrinks
 // its memory hits a worker at most.
 //
-// A region belongs to who registered it: the principal, or else the user at the other end
-// of the Unix socket, or else everybody on this host who showed nothing. To others it is
-// as if it did not exist. A request that names regions holds references to them from
+// A region belongs to who registered it: the principal, or else the user of this host who
+// called, by the kernel's word, or else everybody on this host who showed nothing. To others
+// it is as if it did not exist, and they can't register its memory. A request that names regions holds references to them from
 // Attach until nobody reads or writes for it any more: they hang on its counted memory,
 // which the front end and every batch with the request hold. Unregister takes the name
 // away at once, and waits for the references.

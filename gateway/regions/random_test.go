@@ -13,7 +13,8 @@ type model struct {
 	leaving map[uint32]bool  // names are gone
 	idle    map[uint32]bool  // the table has said so
 	size    map[uint32]int64 // not closed
-	owner   map[uint32]string
+	owner   map[uint32]owner
+	source  map[uint32]source // not closed
 }
 
 const (
@@ -30,11 +31,12 @@ type walk struct {
 }
 
 // Random schedules against the model: no slot is two regions' at once, no name shows a
-// region of somebody else, idle is said once, when it is so, and shares are exact.
+// region of somebody else, no memory is two owners', idle is said once, when it is so, and shares are exact.
 func TestRandom(t *testing.T) {
 	for seed := range uint64(200) {
 		w := &walk{r: rand.New(rand.NewPCG(seed, 1)), t: newTable(limits{randomRegions, randomBytes}, randomSlots),
-			m: model{map[id]uint32{}, map[uint32]int{}, map[uint32]bool{}, map[uint32]bool{}, map[uint32]int64{}, map[uint32]string{}}}
+			m: model{map[id]uint32{}, map[uint32]int{}, map[uint32]bool{}, map[uint32]bool{}, map[uint32]int64{}, map[uint32]owner{},
+				map[uint32]source{}}}
 		steps := []func() error{w.add, w.find, w.drop, w.leave, w.close}
 		for range 400 {
 			if err := steps[w.r.IntN(len(steps))](); err != nil {
@@ -44,11 +46,18 @@ func TestRandom(t *testing.T) {
 		if len(w.t.rows) != len(w.m.size) || len(w.t.names) != len(w.m.visible) {
 			t.Fatalf("seed %d: %d rows and %d names, want %d and %d", seed, len(w.t.rows), len(w.t.names), len(w.m.size), len(w.m.visible))
 		}
+		known := map[source]bool{{}: true}
+		for _, from := range w.m.source {
+			known[from] = true
+		}
+		if len(w.t.claims) != len(known)-1 {
+			t.Fatalf("seed %d: claims %v, want those of %v", seed, w.t.claims, w.m.source)
+		}
 	}
 }
 
 func (w *walk) who() id {
-	return id{string(rune('a' + w.r.IntN(3))), string(rune('x' + w.r.IntN(3)))}
+	return id{owner{uid: uint32(w.r.IntN(3))}, string(rune('x' + w.r.IntN(3)))}
 }
 
 // pick is a random slot that is taken and of which ok holds; 0: there is none.
@@ -66,15 +75,17 @@ func (w *walk) pick(ok func(uint32) bool) uint32 {
 }
 
 func (w *walk) add() error {
-	who, size := w.who(), int64(1+w.r.IntN(200))
-	count, sum := 0, int64(0)
+	who, size, from := w.who(), int64(1+w.r.IntN(200)), source{ino: uint64(w.r.IntN(6))}
+	count, sum, taken := 0, int64(0), false
 	for slot, owner := range w.m.owner {
 		if owner == who.owner {
 			count, sum = count+1, sum+w.m.size[slot]
+		} else if from.ino != 0 && w.m.source[slot] == from {
+			taken = true
 		}
 	}
-	want := w.m.visible[who] == 0 && count < randomRegions && sum+size <= randomBytes && len(w.m.size) < randomSlots
-	slot, err := w.t.add(who, false, size)
+	want := !taken && w.m.visible[who] == 0 && count < randomRegions && sum+size <= randomBytes && len(w.m.size) < randomSlots
+	slot, err := w.t.add(who, memory{size: size, source: from})
 	if (err == nil) != want {
 		return fmt.Errorf("adding %v of %d bytes: %w, want ok %t", who, size, err, want)
 	}
@@ -85,6 +96,7 @@ func (w *walk) add() error {
 		return fmt.Errorf("slot %d is taken: %t, or does not open", slot, taken)
 	}
 	w.m.visible[who], w.m.size[slot], w.m.owner[slot] = slot, size, who.owner
+	w.m.source[slot] = from
 	return nil
 }
 
@@ -144,6 +156,7 @@ func (w *walk) close() error {
 	delete(w.m.idle, slot)
 	delete(w.m.size, slot)
 	delete(w.m.owner, slot)
+	delete(w.m.source, slot)
 	delete(w.m.leaving, slot)
 	delete(w.m.refs, slot)
 	return nil

@@ -17,10 +17,12 @@ import (
 
 // Config bounds what one owner may have. Zero values take the defaults.
 type Config struct {
-	Prefixes   []string // what keys may begin with; none: anything that is not reserved
-	MaxRegions int      // of one owner; 0: DefaultMaxRegions
-	MaxBytes   int64    // of one owner's regions; 0: DefaultMaxBytes
-	Folder     string   // where keys are files; "": /dev/shm
+	// Prefixes are what keys may begin with; none: anything that is not reserved. In one
+	// that has "{principal}" the caller's principal stands there, escaped.
+	Prefixes   []string
+	MaxRegions int    // of one owner; 0: DefaultMaxRegions
+	MaxBytes   int64  // of one owner's regions; 0: DefaultMaxBytes
+	Folder     string // where keys are files; "": /dev/shm
 }
 
 // The defaults of Config.
@@ -28,6 +30,9 @@ const (
 	DefaultMaxRegions = 1024
 	DefaultMaxBytes   = 64 << 30
 )
+
+// Validate says what is wrong with the prefixes; nil: nothing.
+func (c *Config) Validate() error { return checkPrefixes(c.Prefixes) }
 
 // Deps are the registry's collaborators.
 type Deps struct {
@@ -44,6 +49,7 @@ type Registry struct {
 	log     *slog.Logger
 	local   func(*infer.Envelope) bool
 	folder  *os.File
+	shared  sharedUID
 	holds   sync.Pool // of *hold
 	closing chan struct{}
 	leaving sync.WaitGroup // goroutines of regions that leave
@@ -78,8 +84,8 @@ func New(cfg Config, deps Deps) (*Registry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("shared memory of clients: %w", err)
 	}
-	return &Registry{cfg: cfg, workers: deps.Workers, log: deps.Log, local: deps.Local, folder: folder, closing: make(chan struct{}),
-		table: newTable(limits{cfg.MaxRegions, cfg.MaxBytes}, infer.MaxRegions-1), regions: map[uint32]*region{}}, nil
+	return &Registry{cfg: cfg, workers: deps.Workers, log: deps.Log, local: deps.Local, folder: folder, shared: readSharedUID(),
+		closing: make(chan struct{}), table: newTable(limits{cfg.MaxRegions, cfg.MaxBytes}, infer.MaxRegions-1), regions: map[uint32]*region{}}, nil
 }
 
 // Spec is a region as a client registers it.
@@ -102,10 +108,14 @@ const maxName = 1024
 func (r *Registry) Register(ctx context.Context, env *infer.Envelope, s Spec) error {
 	g := &region{key: s.Key, idle: make(chan struct{}), done: make(chan struct{})}
 	g.File = s.File
-	err := r.prepare(env, &s, g)
+	who, principal := r.user(env), principalOf(env)
+	belongs := who.owner()
+	if principal != "" {
+		belongs = owner{kind: kindPrincipal, name: principal}
+	}
+	from, err := r.prepare(&s, g, who, principal)
 	if err == nil {
-		owner, _ := r.owner(env)
-		err = r.add(id{owner, s.Name}, g)
+		err = r.add(id{belongs, s.Name}, g, from)
 	}
 	if err != nil {
 		return errors.Join(err, g.closeFile())
@@ -134,42 +144,63 @@ func errStopping() error {
 	return infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the server is shutting down")
 }
 
-func (r *Registry) add(who id, g *region) (err error) {
+func (r *Registry) add(who id, g *region, from source) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return errStopping()
 	}
-	if g.Slot, err = r.table.add(who, g.CUDA != nil, g.Size); err == nil {
+	if g.Slot, err = r.table.add(who, memory{g.CUDA != nil, g.Size, from}); err == nil {
 		r.regions[g.Slot] = g
 	}
 	return err
 }
 
-// prepare checks a registration and opens its file.
-func (r *Registry) prepare(env *infer.Envelope, s *Spec, g *region) (err error) {
+// prepare checks a registration, opens its file, and finds out what memory it is of.
+func (r *Registry) prepare(s *Spec, g *region, who user, principal string) (from source, err error) {
 	switch {
 	case s.Name == "":
-		return infer.Errorf(infer.InvalidArg, "'region name' is necessary to register %s shared memory region", kindName(s.CUDA != nil))
+		return from, infer.Errorf(infer.InvalidArg, "'region name' is necessary to register %s shared memory region", kindName(s.CUDA != nil))
 	case len(s.Name) > maxName || !utf8.ValidString(s.Name):
-		return infer.Errorf(infer.InvalidArg, "the name of a shared memory region is text of at most %d bytes", maxName)
+		return from, infer.Errorf(infer.InvalidArg, "the name of a shared memory region is text of at most %d bytes", maxName)
 	}
 	g.Name, g.CUDA = s.Name, s.CUDA
 	if s.Size == 0 || s.Size > uint64(infer.MaxRegionSize) || s.Offset > uint64(1<<62) {
-		return errArgs(s.Name)
+		return from, errArgs(s.Name)
 	}
 	g.Offset, g.Size = int64(s.Offset), int64(s.Size)
 	if s.CUDA != nil {
-		return nil
+		return source{cuda: *s.CUDA}, nil
 	}
-	notMemory := infer.Errorf(infer.InvalidArg, "shared memory region '%s': the descriptor is not of memory that may be read and written (memfd_create, shm_open)", s.Name)
+	return r.openFile(s, g, who, principal)
+}
+
+// openFile opens a region's file, where it was not passed, and checks what is open.
+func (r *Registry) openFile(s *Spec, g *region, who user, principal string) (from source, err error) {
+	refused := infer.Errorf(infer.InvalidArg,
+		"shared memory region '%s': the descriptor is not of memory that may be read and written (memfd_create, shm_open)", s.Name)
+	reserved := false
 	if g.File == nil {
-		notMemory = errOpen(s.Key)
-		if g.File, err = r.open(s.Key); err != nil {
-			return err
+		name, err := r.nameOf(s.Key, principal)
+		if err != nil {
+			return from, err
+		}
+		reserved = len(r.cfg.Prefixes) > 0
+		if refused = errOpen(s.Key); !who.known && !reserved {
+			refused = errOpenUnknown(s.Key)
+		}
+		if g.File, err = r.open(name); err != nil {
+			return from, refused
 		}
 	}
-	return check(g.File, env.Peer, g.Offset+g.Size, errArgs(s.Name), notMemory)
+	f, err := statFile(g.File)
+	switch {
+	case err != nil, !f.memory, !mayUse(who, &f, reserved):
+		return from, refused
+	case g.Offset+g.Size > f.size:
+		return from, errArgs(s.Name)
+	}
+	return f.source, nil
 }
 
 func (g *region) closeFile() error {
@@ -228,7 +259,7 @@ const unregisterTime = 30 * time.Second
 // is of the other kind, is none: nil, as in the original. Unavailable: it is still in
 // use; it goes as soon as it is not.
 func (r *Registry) Unregister(ctx context.Context, env *infer.Envelope, cuda bool, name string) error {
-	owner, _ := r.owner(env)
+	owner := r.owner(env)
 	r.mu.Lock()
 	slot, row := r.table.find(id{owner, name})
 	if slot == 0 || row.cuda != cuda {
@@ -243,7 +274,7 @@ func (r *Registry) Unregister(ctx context.Context, env *infer.Envelope, cuda boo
 
 // UnregisterAll is Unregister of all regions of one kind that the caller has.
 func (r *Registry) UnregisterAll(ctx context.Context, env *infer.Envelope, cuda bool) error {
-	owner, _ := r.owner(env)
+	owner := r.owner(env)
 	var all []*region
 	r.mu.Lock()
 	for slot, row := range r.table.rows {
@@ -283,7 +314,7 @@ type Status struct {
 // Status lists the caller's regions of one kind, or the one that is named. NotFound has
 // the original's words.
 func (r *Registry) Status(env *infer.Envelope, cuda bool, name string) ([]Status, error) {
-	owner, _ := r.owner(env)
+	owner := r.owner(env)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []Status
@@ -355,7 +386,7 @@ func (r *Registry) Close(ctx context.Context) error {
 
 // Figures are what metrics tell of one kind of owners.
 type Figures struct {
-	Owner    string // "principal", "unix", "loopback" or "remote"
+	Owner    string // "principal", "user", "loopback" or "remote"
 	Regions  int
 	Bytes    int64
 	Requests uint64 // with regions, since the start
@@ -370,7 +401,7 @@ func (r *Registry) Figures() []Figures {
 		all[k].Owner, all[k].Requests = kinds[k], r.used[k]
 	}
 	for owner, u := range r.table.use {
-		f := &all[kindOf(owner)]
+		f := &all[owner.kind]
 		f.Regions += u.regions
 		f.Bytes += u.bytes
 	}

@@ -5,7 +5,10 @@ import (
 )
 
 // id names a region among those of all owners.
-type id struct{ owner, name string }
+type id struct {
+	owner owner
+	name  string
+}
 
 type state uint8
 
@@ -15,13 +18,25 @@ const (
 	leaving // its name is gone; workers may still have it
 )
 
+// memory is what a region is of, as far as decisions go.
+type memory struct {
+	cuda   bool
+	size   int64
+	source source
+}
+
 // row is one region as far as decisions go.
 type row struct {
 	id
-	cuda  bool
-	size  int64
+	memory
 	state state
 	refs  int // requests that may read or write it
+}
+
+// claim is who has registered memory, and how often, what is leaving included.
+type claim struct {
+	owner   owner
+	regions int
 }
 
 // usage is what an owner has, what is leaving included.
@@ -42,22 +57,26 @@ type table struct {
 	slots  uint32 // the last slot there is
 	rows   map[uint32]*row
 	names  map[id]uint32 // of regions that are not leaving
-	use    map[string]usage
-	spare  []uint32 // slots that were given back, the one that rests longest first
-	fresh  uint32   // the last slot that was ever given
+	use    map[owner]usage
+	claims map[source]claim // of sources that are known
+	spare  []uint32         // slots that were given back, the one that rests longest first
+	fresh  uint32           // the last slot that was ever given
 }
 
 func newTable(l limits, slots uint32) table {
-	return table{limits: l, slots: slots, rows: map[uint32]*row{}, names: map[id]uint32{}, use: map[string]usage{}}
+	return table{limits: l, slots: slots, rows: map[uint32]*row{}, names: map[id]uint32{}, use: map[owner]usage{},
+		claims: map[source]claim{}}
 }
 
-// add takes a region in that is being opened, and gives it a slot.
-func (t *table) add(who id, cuda bool, size int64) (uint32, error) {
+// add takes a region in that is being opened, and gives it a slot. Memory is one owner's.
+func (t *table) add(who id, m memory) (uint32, error) {
 	if _, ok := t.names[who]; ok {
 		return 0, infer.Errorf(infer.AlreadyExists, "shared memory region '%s' already in manager", who.name)
 	}
-	u := t.use[who.owner]
+	u, size, c := t.use[who.owner], m.size, t.claims[m.source]
 	switch {
+	case c.regions > 0 && c.owner != who.owner:
+		return 0, infer.Errorf(infer.PermissionDenied, "shared memory region '%s': another caller has registered its memory", who.name)
 	case u.regions >= t.limits.regions:
 		return 0, infer.Errorf(infer.ResourceExhausted, "shared memory region '%s': %d regions are registered, the most is %d", who.name, u.regions,
 			t.limits.regions)
@@ -73,8 +92,11 @@ func (t *table) add(who id, cuda bool, size int64) (uint32, error) {
 	} else {
 		t.fresh = slot
 	}
-	t.rows[slot] = &row{id: who, cuda: cuda, size: size}
+	t.rows[slot] = &row{id: who, memory: m}
 	t.names[who] = slot
+	if m.source != (source{}) {
+		t.claims[m.source] = claim{who.owner, c.regions + 1}
+	}
 	t.use[who.owner] = usage{u.regions + 1, u.bytes + size}
 	return slot, nil
 }
@@ -121,6 +143,11 @@ func (t *table) closed(slot uint32) {
 		delete(t.use, r.owner)
 	} else {
 		t.use[r.owner] = u
+	}
+	if c := t.claims[r.source]; c.regions > 1 {
+		t.claims[r.source] = claim{c.owner, c.regions - 1}
+	} else {
+		delete(t.claims, r.source)
 	}
 	delete(t.rows, slot)
 	t.spare = append(t.spare, slot)

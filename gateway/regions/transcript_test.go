@@ -14,7 +14,7 @@ var update = transcript.Flag()
 // TestTranscripts plays events against a table:
 //
 //	table REGIONS BYTES SLOTS         one of such limits
-//	add OWNER NAME SIZE               a region is registered; the slot, or why not
+//	add OWNER NAME SIZE [INODE]       a region is registered; the slot, or why not
 //	opened SLOT                       workers have it
 //	find OWNER NAME                   the slot that a request gets, with a reference; - for none
 //	drop SLOT                         the reference ends; idle: the last one of what leaves
@@ -45,14 +45,18 @@ func (p *player) event(verb string, args []string) error {
 	case "table":
 		p.t = newTable(limits{int(n(0)), n(1)}, uint32(n(2)))
 	case "add":
-		slot, err := p.t.add(id{args[0], args[1]}, false, n(2))
+		m := memory{size: n(2)}
+		if len(args) > 3 {
+			m.source.ino = uint64(n(3))
+		}
+		slot, err := p.t.add(id{owner{name: args[0]}, args[1]}, m)
 		if said = fmt.Sprint(slot); err != nil {
 			said = err.Error()
 		}
 	case "opened":
 		said = fmt.Sprint(p.t.opened(uint32(n(0))))
 	case "find":
-		slot, r := p.t.find(id{args[0], args[1]})
+		slot, r := p.t.find(id{owner{name: args[0]}, args[1]})
 		if said = "-"; slot != 0 {
 			r.refs++
 			said = fmt.Sprint(slot)

@@ -313,7 +313,7 @@ def test_keys(server, start, tmp_path):
         assert c.unregister("b")[0] == 200
         assert c.register("c", m.key, 1)[0] == 200
     text = s.metrics_text()
-    assert 'sluice_client_memory_regions{owner="loopback"} 2' in text and 'sluice_client_memory_bytes{owner="loopback"} 4097' in text
+    assert 'sluice_client_memory_regions{owner="user"} 2' in text and 'sluice_client_memory_bytes{owner="user"} 4097' in text
     assert s.stop() == 0
 
 
@@ -328,7 +328,8 @@ def test_principals(start, tmp_path):
         with open(tmp_path / "keys.txt", "a") as f:
             f.write(done.stdout)
     s = start([tmp_path], [f"--api-keys={tmp_path}/keys.txt", f"--policy={tmp_path}/policy.yaml"])
-    with Memory(4096) as m, Caller(s.http, {"X-API-Key": keys["alice"]}) as alice, Caller(s.http, {"X-API-Key": keys["bob"]}) as bob:
+    with Memory(4096) as m, Memory(4096, "_bob") as other, Caller(s.http, {"X-API-Key": keys["alice"]}) as alice, \
+            Caller(s.http, {"X-API-Key": keys["bob"]}) as bob:
         m.write(ROW)
         assert alice.register("r", m.key, 4096)[0] == 200
         assert bob.status() == (200, [])
@@ -339,7 +340,7 @@ def test_principals(start, tmp_path):
         assert bob.infer("plain", target)[0] == 404
         assert bob.unregister("r")[0] == 200 and bob.unregister()[0] == 200
         assert alice.infer("plain", body)[0] == 200
-        assert bob.register("r", m.key, 64)[0] == 200, "names are each owner's own"
+        assert bob.register("r", other.key, 64)[0] == 200, "names are each owner's own"
         assert alice.status()[1][0]["byte_size"] == 4096 and bob.status()[1][0]["byte_size"] == 64
         assert alice.unregister()[0] == 200
         assert len(bob.status()[1]) == 1
@@ -350,7 +351,7 @@ OTHER = """
 import os, sys
 sys.path[:0] = sys.argv[1:2]
 from shared_memory import Caller, placed, request
-os.setgid(65534); os.setuid(65534)
+os.setgid(4711); os.setuid(4711)
 c = Caller(sys.argv[2])
 print(c.status()[1], c.infer("plain", request(16, placed("mine", 64)).replace(b"[1, 16]", b"[16]"))[0], c.unregister("mine")[0])
 print(c.register("other", sys.argv[3], 64)[0])
@@ -369,8 +370,8 @@ def test_users(server):
         done = subprocess.run([sys.executable, "-c", OTHER, here, server.socket, m.key], capture_output=True, text=True, timeout=30)
         assert done.stdout.splitlines() == ["[] 404 200", "500", "200 1 200"], done.stdout + done.stderr
         assert len(c.status()[1]) == 1
-        with Caller(server.http) as tcp:  # nobody in particular is another owner again
-            assert tcp.status()[1] == []
+        with Caller(server.http) as tcp:  # the kernel knows the user there too
+            assert tcp.status()[1] == c.status()[1]
         c.unregister()
 
 
@@ -379,15 +380,20 @@ def test_elsewhere(start, tmp_path):
     model(tmp_path, "plain", batch=0)
     proxied = {"X-Forwarded-For": "192.0.2.1"}
     text = {"error": "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."}
-    with Memory(4096) as m:
+    with Memory(4096) as m, Memory(4096, "_far") as other:
         body = request(16, placed("r", 64)).replace(b"[1, 16]", b"[16]")
+        other.path.chmod(0o666)
         for flags, near, far in (([], 200, 501), (["--allow-client-shm=true"], 200, 200), (["--allow-client-shm=false"], 501, 501)):
             s = start([tmp_path], flags)
             with Caller(s.http, proxied) as remote, Caller(s.http) as local, grpcclient.InferenceServerClient(s.grpc) as g:
-                for c, want in ((local, near), (remote, far)):
-                    status, answer = c.register("r", m.key, 64)
+                for c, want, key in ((local, near, m.key), (remote, far, other.key)):
+                    status, answer = c.register("r", key, 64)
                     assert status == want and (want == 200 or answer == text), (flags, answer)
                     assert c.status()[0] == want
+                if far == 200:  # the kernel's word is on the proxy
+                    status, answer = remote.register("m", m.key, 64)
+                    assert status == 500 and "the server can't tell which user calls" in answer["error"], answer
+                    assert remote.register("m", f"{m.key}_absent", 64)[1] == {"error": answer["error"].replace(m.key, f"{m.key}_absent")}
                 if near == 501:
                     with pytest.raises(InferenceServerException, match="--allow-client-shm=true") as e:
                         g.get_system_shared_memory_status()

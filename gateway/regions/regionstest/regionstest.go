@@ -107,7 +107,13 @@ func (w *Workers) Open() int {
 // it, and fails where a request still holds a region then.
 func (w *Workers) Registry(cfg regions.Config) *regions.Registry {
 	w.t.Helper()
-	r, err := regions.New(cfg, regions.Deps{Workers: w, Log: slog.New(slog.DiscardHandler), Local: func(*infer.Envelope) bool { return true }})
+	return w.RegistryOf(cfg, func(*infer.Envelope) bool { return true })
+}
+
+// RegistryOf is Registry with a word on which calls come from this host.
+func (w *Workers) RegistryOf(cfg regions.Config, local func(*infer.Envelope) bool) *regions.Registry {
+	w.t.Helper()
+	r, err := regions.New(cfg, regions.Deps{Workers: w, Log: slog.New(slog.DiscardHandler), Local: local})
 	if err != nil {
 		w.t.Fatal(err)
 	}
