@@ -21,8 +21,8 @@ func (g *Gateway) openRegions() error {
 		return nil
 	}
 	if err := listen.CanFindUsers(); err != nil {
-		g.logger.Warn("the kernel does not tell whose a loopback TCP connection is: shared memory of clients needs --client-shm-prefix, or "+
-			"permissions for everybody (docs/0019-shared-memory.md)", "error", err)
+		g.logger.Warn("the kernel does not tell whose a loopback TCP connection is: shared memory of clients needs "+
+			"--client-shm-prefix, or permissions for everybody (docs/0019-shared-memory.md)", "error", err)
 	}
 	g.regions = r
 	g.pipeline.Regions(g.workers)

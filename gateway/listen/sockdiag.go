@@ -99,7 +99,8 @@ func diagUser(answer, request []byte) (uint32, error) {
 		return 0, errAnswer
 	}
 	switch body[1] {
-	case unix.BPF_TCP_ESTABLISHED, unix.BPF_TCP_FIN_WAIT1, unix.BPF_TCP_FIN_WAIT2, unix.BPF_TCP_CLOSE_WAIT, unix.BPF_TCP_LAST_ACK, unix.BPF_TCP_CLOSING:
+	case unix.BPF_TCP_ESTABLISHED, unix.BPF_TCP_FIN_WAIT1, unix.BPF_TCP_FIN_WAIT2, unix.BPF_TCP_CLOSE_WAIT,
+		unix.BPF_TCP_LAST_ACK, unix.BPF_TCP_CLOSING:
 	default: // a listener on the port too is found where no connection is
 		return 0, errNotConnected
 	}

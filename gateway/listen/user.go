@@ -46,7 +46,9 @@ func loopbackOf(c net.Conn) *LoopbackAddr {
 		return nil
 	}
 	a := &LoopbackAddr{TCPAddr: remote, local: local.AddrPort()}
-	failed := raw.Control(func(fd uintptr) { a.cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) })
+	failed := raw.Control(func(fd uintptr) {
+		a.cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
+	})
 	if failed != nil || err != nil {
 		return nil
 	}
@@ -64,7 +66,8 @@ func (a *LoopbackAddr) FindUser() (uid uint32, known bool) {
 		switch {
 		case err == nil:
 			found = userKnown | uint64(uid)
-		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOBUFS):
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM),
+			errors.Is(err, unix.ENOBUFS):
 			return 0, false // it may be found at the next call
 		default:
 			found = userUnknown

@@ -64,8 +64,10 @@ func TestUser(t *testing.T) {
 	if err := CanFindUsers(); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ listen, dial string }{{"127.0.0.1", "127.0.0.1"}, {"127.0.0.1", "[::ffff:127.0.0.1]"}, {"::1", "[::1]"},
-		{"", "127.0.0.1"}, {"", "[::1]"}, {"127.0.0.2", "127.0.0.2"}} {
+	for _, c := range []struct{ listen, dial string }{
+		{"127.0.0.1", "127.0.0.1"}, {"127.0.0.1", "[::ffff:127.0.0.1]"}, {"127.0.0.2", "127.0.0.2"}, {"::1", "[::1]"},
+		{"", "127.0.0.1"}, {"", "[::1]"},
+	} {
 		t.Run(c.listen+" "+c.dial, func(t *testing.T) {
 			l, port := loopback(t, c.listen)
 			client, server := connected(t, l, c.dial+":"+port)
@@ -73,7 +75,8 @@ func TestUser(t *testing.T) {
 				t.Errorf("got user %d, known %t; want %d", uid, known, os.Getuid())
 			}
 			at, over, _ := Remote(server.RemoteAddr())
-			if want := client.LocalAddr().String(); over || at.Addr().Unmap().String() == "" || server.RemoteAddr().String() != want {
+			want := client.LocalAddr().String()
+			if over || !at.Addr().Unmap().IsLoopback() || server.RemoteAddr().String() != want {
 				t.Errorf("remote address %v, %s, over a Unix socket %t; want %s", at, server.RemoteAddr(), over, want)
 			}
 		})
@@ -121,7 +124,9 @@ func TestUserPortTakenOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := net.Dialer{LocalAddr: asked.TCPAddr, Control: func(_, _ string, c syscall.RawConn) (err error) {
-		failed := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+		failed := c.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+		})
 		return errors.Join(failed, err)
 	}}
 	second, err := d.Dial("tcp", "127.0.0.1:"+port)
@@ -157,7 +162,8 @@ func TestUserOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer self.Close()
-	child := exec.CommandContext(ctx, "/proc/self/fd/3", "-test.run=TestUserOfAnother", "-test.v") // its folder may be closed to the other
+	// By descriptor: the program's folder may be closed to the other user.
+	child := exec.CommandContext(ctx, "/proc/self/fd/3", "-test.run=TestUserOfAnother", "-test.v")
 	child.ExtraFiles = []*os.File{self}
 	child.Dir, child.Env = "/", append(os.Environ(), "TEST_CONNECT=127.0.0.1:"+port)
 	child.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 4711, Gid: 4711}}
@@ -206,7 +212,8 @@ func TestDiagnose(t *testing.T) {
 	if _, err := userOf(a.local, a.AddrPort(), anyCookie); err != nil {
 		t.Errorf("the other end by itself: %v", err)
 	}
-	if _, err := userOf(a.AddrPort(), a.local, a.cookie+1); err == nil || !strings.Contains(err.Error(), "our own socket") {
+	_, err := userOf(a.AddrPort(), a.local, a.cookie+1)
+	if err == nil || !strings.Contains(err.Error(), "our own socket") {
 		t.Errorf("another cookie: %v", err)
 	}
 	if _, err := userOf(a.local, a.local, anyCookie); err == nil {

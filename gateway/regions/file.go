@@ -32,8 +32,9 @@ func errArgs(name string) error {
 // errOpenUnknown is errOpen for a user who is not known. It is the same whether or not there
 // is such a file.
 func errOpenUnknown(key string) error {
-	return infer.Errorf(infer.Internal, "Unable to open shared memory region: '%s': the server can't tell which user calls, so its file must be readable and "+
-		"writable by everybody, or its key must begin as --client-shm-prefix says", strings.ToValidUTF8(key, "\uFFFD"))
+	return infer.Errorf(infer.Internal, "Unable to open shared memory region: '%s': the server can't tell which user calls, "+
+		"so its file must be readable and writable by everybody, or its key must begin as --client-shm-prefix says",
+		strings.ToValidUTF8(key, "\uFFFD"))
 }
 
 // nameOf is the name of the file that a principal's key stands for. It is one of the folder
@@ -46,11 +47,13 @@ func (r *Registry) nameOf(key, principal string) (string, error) {
 	}
 	for _, p := range reserved {
 		if strings.HasPrefix(name, p) {
-			return "", infer.Errorf(infer.InvalidArg, "shared memory key '%s' is reserved: keys must not begin with '%s'", key, p)
+			return "", infer.Errorf(infer.InvalidArg, "shared memory key '%s' is reserved: keys must not begin with '%s'",
+				key, p)
 		}
 	}
 	if !r.listed(name, principal) {
-		return "", infer.Errorf(infer.InvalidArg, "shared memory key '%s' is not allowed: --client-shm-prefix names what keys may begin with", key)
+		return "", infer.Errorf(infer.InvalidArg,
+			"shared memory key '%s' is not allowed: --client-shm-prefix names what keys may begin with", key)
 	}
 	return name, nil
 }

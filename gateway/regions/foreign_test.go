@@ -73,17 +73,19 @@ func TestForeignFile(t *testing.T) {
 			got = err.Error()
 		}
 		if want := strings.ReplaceAll(c.want, "%", c.key); got != want {
-			t.Errorf("%+v, %+v, prefixes '%s', key %s:\ngot  %s\nwant %s", c.env.Principal, c.env.Peer, c.prefixes, c.key, got, want)
+			t.Errorf("%+v, %+v, prefixes '%s', key %s:\ngot  %s\nwant %s", c.env.Principal, c.env.Peer, c.prefixes, c.key,
+				got, want)
 		}
 	}
 }
 
 // Through a proxy the user is not known: the kernel's word is on the proxy.
 func TestForeignFileThroughProxy(t *testing.T) {
-	r := regionstest.New(t).RegistryOf(regions.Config{Folder: folder(t)}, func(env *infer.Envelope) bool { return !env.Unix })
+	proxied := func(env *infer.Envelope) bool { return !env.Unix }
+	r := regionstest.New(t).RegistryOf(regions.Config{Folder: folder(t)}, proxied)
 	for name, env := range map[string]*infer.Envelope{
 		"known":    {Unix: true, Peer: infer.Peer{Known: true, UID: 0}},
-		"of alice": {Unix: true, Principal: &infer.Principal{Name: "alice"}, Peer: infer.Peer{Known: true, UID: uint32(os.Getuid())}},
+		"of alice": {Unix: true, Principal: &infer.Principal{Name: "alice"}, Peer: me()},
 	} {
 		err := r.Register(t.Context(), env, memory("a", 64))
 		if err == nil || !strings.Contains(err.Error(), "the server can't tell which user calls") {
@@ -113,17 +115,20 @@ func TestForeignMemory(t *testing.T) {
 	if err := r.Register(ctx, user, regions.Spec{Name: "mine", Key: "everybody", Size: 64}); err != nil {
 		t.Fatal(err)
 	}
-	for _, spec := range []regions.Spec{{Name: "again", Key: "link", Size: 64}, {Name: "passed", File: passed(), Size: 64}} {
+	again := []regions.Spec{{Name: "again", Key: "link", Size: 64}, {Name: "passed", File: passed(), Size: 64}}
+	for _, spec := range again {
 		if err := r.Register(ctx, &infer.Envelope{Unix: true, Peer: me()}, spec); err != nil {
 			t.Errorf("its owner, %s: %v", spec.Name, err)
 		}
 	}
-	others := map[string]*infer.Envelope{"another user": tcp("", finder{uid + 1, true}), "nobody": tcp("", finder{}), "alice": tcp("alice", finder{uid, true}),
-		"root": {Unix: true, Peer: infer.Peer{Known: true, UID: 0}, Principal: &infer.Principal{Name: "root"}}}
+	others := map[string]*infer.Envelope{"another user": tcp("", finder{uid + 1, true}), "nobody": tcp("", finder{}),
+		"alice": tcp("alice", finder{uid, true}), "root": tcp("root", finder{0, true})}
 	for name, env := range others {
-		for _, spec := range []regions.Spec{{Name: "a", Key: "everybody", Size: 64}, {Name: "a", Key: "link", Offset: 64, Size: 64}, {Name: "a", File: passed(), Size: 64}} {
+		for _, spec := range []regions.Spec{{Name: "a", Key: "everybody", Size: 64}, {Name: "a", Key: "link", Offset: 64, Size: 64},
+			{Name: "a", File: passed(), Size: 64}} {
 			err := r.Register(ctx, env, spec)
-			if infer.CodeOf(err) != infer.PermissionDenied || err.Error() != "shared memory region 'a': another caller has registered its memory" {
+			const want = "shared memory region 'a': another caller has registered its memory"
+			if infer.CodeOf(err) != infer.PermissionDenied || err.Error() != want {
 				t.Errorf("%s, %+v: %v", name, spec, err)
 			}
 			if spec.File != nil && spec.File.Close() == nil {
@@ -180,12 +185,12 @@ func TestForeignHandle(t *testing.T) {
 
 // Passed descriptors, too, are of memory that the user could use without the server.
 func TestForeignDescriptor(t *testing.T) {
-	r := regionstest.New(t).Registry(regions.Config{Folder: folder(t)})
+	r, uid := regionstest.New(t).Registry(regions.Config{Folder: folder(t)}), uint32(os.Getuid())
 	for _, c := range []struct {
 		mode uint32
 		uid  uint32
 		ok   bool
-	}{{0o600, uint32(os.Getuid()), true}, {0o600, uint32(os.Getuid()) + 1, false}, {0o777, uint32(os.Getuid()) + 1, true}} {
+	}{{0o600, uid, true}, {0o600, uid + 1, false}, {0o777, uid + 1, true}} {
 		fd, err := unix.MemfdCreate("m", unix.MFD_CLOEXEC)
 		if err != nil {
 			t.Fatal(err)

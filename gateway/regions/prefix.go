@@ -18,7 +18,8 @@ func CheckPrefix(prefix string) error {
 	case strings.ContainsAny(before+after, "{}"):
 		return fmt.Errorf("'%s': %s may stand in it once, and no other braces", prefix, principalMark)
 	case marked && (after == "" || staysInName(after[0]) || after[0] == '%'):
-		return fmt.Errorf("'%s': behind %s must stand a character that ends the principal's name, such as '_'", prefix, principalMark)
+		return fmt.Errorf("'%s': behind %s must stand a character that ends the principal's name, such as '_'", prefix,
+			principalMark)
 	}
 	return nil
 }
@@ -31,8 +32,10 @@ func checkPrefixes(all []string) (err error) {
 		before, _, marked := cutPrefix(p)
 		for _, q := range all[:i] {
 			other, _, also := cutPrefix(q)
-			if p != q && (marked || also) && (strings.HasPrefix(before, other) || strings.HasPrefix(other, before)) {
-				err = errors.Join(err, fmt.Errorf("'%s' and '%s': what stands before %s must differ from how any other prefix begins", q, p, principalMark))
+			meet := strings.HasPrefix(before, other) || strings.HasPrefix(other, before)
+			if p != q && (marked || also) && meet {
+				err = errors.Join(err, fmt.Errorf("'%s' and '%s': what stands before %s must differ from how any other prefix begins",
+					q, p, principalMark))
 			}
 		}
 	}

@@ -35,8 +35,8 @@ type walk struct {
 func TestRandom(t *testing.T) {
 	for seed := range uint64(200) {
 		w := &walk{r: rand.New(rand.NewPCG(seed, 1)), t: newTable(limits{randomRegions, randomBytes}, randomSlots),
-			m: model{map[id]uint32{}, map[uint32]int{}, map[uint32]bool{}, map[uint32]bool{}, map[uint32]int64{}, map[uint32]owner{},
-				map[uint32]source{}}}
+			m: model{map[id]uint32{}, map[uint32]int{}, map[uint32]bool{}, map[uint32]bool{},
+				map[uint32]int64{}, map[uint32]owner{}, map[uint32]source{}}}
 		steps := []func() error{w.add, w.find, w.drop, w.leave, w.close}
 		for range 400 {
 			if err := steps[w.r.IntN(len(steps))](); err != nil {
@@ -84,7 +84,8 @@ func (w *walk) add() error {
 			taken = true
 		}
 	}
-	want := !taken && w.m.visible[who] == 0 && count < randomRegions && sum+size <= randomBytes && len(w.m.size) < randomSlots
+	want := !taken && w.m.visible[who] == 0 && count < randomRegions && sum+size <= randomBytes &&
+		len(w.m.size) < randomSlots
 	slot, err := w.t.add(who, memory{size: size, source: from})
 	if (err == nil) != want {
 		return fmt.Errorf("adding %v of %d bytes: %w, want ok %t", who, size, err, want)

@@ -84,8 +84,9 @@ func New(cfg Config, deps Deps) (*Registry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("shared memory of clients: %w", err)
 	}
-	return &Registry{cfg: cfg, workers: deps.Workers, log: deps.Log, local: deps.Local, folder: folder, shared: readSharedUID(),
-		closing: make(chan struct{}), table: newTable(limits{cfg.MaxRegions, cfg.MaxBytes}, infer.MaxRegions-1), regions: map[uint32]*region{}}, nil
+	return &Registry{cfg: cfg, workers: deps.Workers, log: deps.Log, local: deps.Local, folder: folder,
+		shared: readSharedUID(), closing: make(chan struct{}), regions: map[uint32]*region{},
+		table: newTable(limits{cfg.MaxRegions, cfg.MaxBytes}, infer.MaxRegions-1)}, nil
 }
 
 // Spec is a region as a client registers it.
@@ -160,9 +161,11 @@ func (r *Registry) add(who id, g *region, from source) (err error) {
 func (r *Registry) prepare(s *Spec, g *region, who user, principal string) (from source, err error) {
 	switch {
 	case s.Name == "":
-		return from, infer.Errorf(infer.InvalidArg, "'region name' is necessary to register %s shared memory region", kindName(s.CUDA != nil))
+		return from, infer.Errorf(infer.InvalidArg, "'region name' is necessary to register %s shared memory region",
+			kindName(s.CUDA != nil))
 	case len(s.Name) > maxName || !utf8.ValidString(s.Name):
-		return from, infer.Errorf(infer.InvalidArg, "the name of a shared memory region is text of at most %d bytes", maxName)
+		return from, infer.Errorf(infer.InvalidArg, "the name of a shared memory region is text of at most %d bytes",
+			maxName)
 	}
 	g.Name, g.CUDA = s.Name, s.CUDA
 	if s.Size == 0 || s.Size > uint64(infer.MaxRegionSize) || s.Offset > uint64(1<<62) {
@@ -178,7 +181,8 @@ func (r *Registry) prepare(s *Spec, g *region, who user, principal string) (from
 // openFile opens a region's file, where it was not passed, and checks what is open.
 func (r *Registry) openFile(s *Spec, g *region, who user, principal string) (from source, err error) {
 	refused := infer.Errorf(infer.InvalidArg,
-		"shared memory region '%s': the descriptor is not of memory that may be read and written (memfd_create, shm_open)", s.Name)
+		"shared memory region '%s': the descriptor is not of memory that may be read and written (memfd_create, shm_open)",
+		s.Name)
 	reserved := false
 	if g.File == nil {
 		name, err := r.nameOf(s.Key, principal)

@@ -47,7 +47,8 @@ func put(t *testing.T, dir, name string, mode os.FileMode) {
 }
 
 func from(name string) *infer.Envelope {
-	return &infer.Envelope{Principal: &infer.Principal{Name: name}, Remote: netip.MustParseAddrPort("127.0.0.1:1"), Peer: me()}
+	at := netip.MustParseAddrPort("127.0.0.1:1")
+	return &infer.Envelope{Principal: &infer.Principal{Name: name}, Remote: at, Peer: me()}
 }
 
 // me is the user who made the folder.
@@ -168,8 +169,8 @@ func TestOwners(t *testing.T) {
 	}
 	near, me := netip.MustParseAddrPort("127.0.0.1:1"), uint32(os.Getuid())
 	owners := map[string]*infer.Envelope{"alice": from("alice"), "bob": from("bob"), "loopback": {Remote: near},
-		"user": user(me), "a user called by a number": from(fmt.Sprint("u", me)), "nameless": {Principal: &infer.Principal{}, Unix: true},
-		"another user": {Remote: near, Peer: infer.Peer{Finder: finder{me + 1, true}}}}
+		"user": user(me), "a user called by a number": from(fmt.Sprint("u", me)),
+		"nameless": {Principal: &infer.Principal{}, Unix: true}, "another user": {Remote: near, Peer: infer.Peer{Finder: finder{me + 1, true}}}}
 	for name, env := range owners {
 		if name == "nameless" {
 			continue
@@ -322,7 +323,8 @@ func TestConcurrent(t *testing.T) {
 		wg.Go(func() {
 			env, name := from(fmt.Sprint(n%3)), string(rune('a'+n%2))
 			for range 300 {
-				if err := r.Register(t.Context(), env, regions.Spec{Name: name, Key: fmt.Sprint("memory", n%3), Size: 64}); err != nil && infer.CodeOf(err) != infer.AlreadyExists {
+				spec := regions.Spec{Name: name, Key: fmt.Sprint("memory", n%3), Size: 64}
+				if err := r.Register(t.Context(), env, spec); err != nil && infer.CodeOf(err) != infer.AlreadyExists {
 					t.Errorf("register: %v", err)
 				}
 				req := &infer.Request{Inputs: make([]infer.Tensor, 1)}

@@ -40,7 +40,8 @@ func statFile(f *os.File) (all file, err error) {
 		if err = errors.Join(wrong, unix.Fstat(int(fd), &st), unix.Fstatfs(int(fd), &fs)); err != nil {
 			return
 		}
-		all = file{source: source{dev: uint64(st.Dev), ino: st.Ino}, size: st.Size, uid: st.Uid, mode: st.Mode &^ unix.S_IFMT, links: uint64(st.Nlink),
+		all = file{source: source{dev: uint64(st.Dev), ino: st.Ino}, size: st.Size, uid: st.Uid,
+			mode: st.Mode &^ unix.S_IFMT, links: uint64(st.Nlink),
 			memory: st.Mode&unix.S_IFMT == unix.S_IFREG && fs.Type == unix.TMPFS_MAGIC && flags&unix.O_ACCMODE == unix.O_RDWR}
 	})
 	return all, errors.Join(failed, err)

@@ -76,7 +76,8 @@ func (t *table) add(who id, m memory) (uint32, error) {
 	u, size, c := t.use[who.owner], m.size, t.claims[m.source]
 	switch {
 	case c.regions > 0 && c.owner != who.owner:
-		return 0, infer.Errorf(infer.PermissionDenied, "shared memory region '%s': another caller has registered its memory", who.name)
+		return 0, infer.Errorf(infer.PermissionDenied, "shared memory region '%s': another caller has registered its memory",
+			who.name)
 	case u.regions >= t.limits.regions:
 		return 0, infer.Errorf(infer.ResourceExhausted, "shared memory region '%s': %d regions are registered, the most is %d", who.name, u.regions,
 			t.limits.regions)

@@ -90,8 +90,8 @@ def known(client):
 
 
 def attack(protocol, address, key, shared):
-    """What a process of another user gets over loopback TCP. key: a file of root's, mode 0600, that root registered as "mine"; shared: one
-    that everybody may write, which root registered too."""
+    """What a process of another user gets over loopback TCP. key: a file of root's, mode 0600, that root registered as "mine";
+    shared: one that everybody may write, which root registered too."""
     module = CLIENTS[protocol]
     own = pathlib.Path(f"/dev/shm{key}_own_{protocol}")
     own.write_bytes(ROW.tobytes() + bytes(64))
@@ -119,15 +119,17 @@ def attack(protocol, address, key, shared):
 def import_all():
     """Has the clients import what they import late: another user may not be able to read it."""
     for module in CLIENTS.values():
-        with contextlib.suppress(OSError, InferenceServerException), module.InferenceServerClient("127.0.0.1:1") as client:
+        with module.InferenceServerClient("127.0.0.1:1") as client, contextlib.suppress(OSError, InferenceServerException):
             client.is_server_live()
 
 
 def as_nobody(call, *args):
     """What a function of this file returns in a process of another user."""
-    code = (f"import json, os, sys; sys.path[:0] = json.loads(sys.argv[1]); import test_hostile_memory as t; t.import_all(); os.setgroups([]); "
-            f"os.setgid({NOBODY}); os.setuid({NOBODY}); print(json.dumps(t.{call.__name__}(*json.loads(sys.argv[2]))))")
-    done = subprocess.run([sys.executable, "-c", code, json.dumps(sys.path), json.dumps(args)], capture_output=True, text=True, timeout=60)
+    code = (f"import json, os, sys; sys.path[:0] = json.loads(sys.argv[1]); import test_hostile_memory as t; t.import_all(); "
+            f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY}); "
+            f"print(json.dumps(t.{call.__name__}(*json.loads(sys.argv[2]))))")
+    command = [sys.executable, "-c", code, json.dumps(sys.path), json.dumps(args)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
@@ -135,10 +137,11 @@ def as_nobody(call, *args):
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 @pytest.mark.parametrize("protocol", CLIENTS)
 def test_memory_of_another_user(server, protocol):
-    """Over loopback TCP a region is its user's, and so must its file be: the kernel knows whose the client's socket is."""
+    """Over loopback TCP a region is its user's, and so must its file be: the kernel knows whose the socket is."""
     module = CLIENTS[protocol]
     address = getattr(server, protocol)
-    with Memory(4096, protocol) as m, Memory(4096, f"{protocol}_shared") as shared, module.InferenceServerClient(address) as client:
+    with Memory(4096, protocol) as m, Memory(4096, f"{protocol}_shared") as shared, \
+            module.InferenceServerClient(address) as client:
         m.write(ROW)
         shared.path.chmod(0o666)
         client.register_system_shared_memory("mine", m.key, 4096)
@@ -171,7 +174,8 @@ def test_memory_of_another_user_by_library(start, tmp_path):
     """The standard libraries' transports know the user too, and the log says nothing of a kernel that does not."""
     model(tmp_path, "plain", batch=0)
     s = start([tmp_path], ["--http-transport=library", "--grpc-transport=library"])
-    with Memory(4096) as m, httpclient.InferenceServerClient(s.http) as client, grpcclient.InferenceServerClient(s.grpc) as g:
+    with Memory(4096) as m, httpclient.InferenceServerClient(s.http) as client, \
+            grpcclient.InferenceServerClient(s.grpc) as g:
         m.write(ROW)
         client.register_system_shared_memory("mine", m.key, 4096)
         for protocol in CLIENTS:
@@ -188,7 +192,8 @@ def test_memory_of_another_user_by_library(start, tmp_path):
 def two_principals(tmp_path):
     """The keys of alice and bob, and flags of a server on the model plain that knows them."""
     model(tmp_path, "plain", batch=0)
-    (tmp_path / "policy.yaml").write_text("rules:\n- {principals: [alice, bob], actions: [infer, shared-memory, metadata]}\n")
+    rule = "{principals: [alice, bob], actions: [infer, shared-memory, metadata]}"
+    (tmp_path / "policy.yaml").write_text(f"rules:\n- {rule}\n")
     keys = {}
     for name in ("alice", "bob"):
         done = subprocess.run([harness.BINARY, "keys", "new", name], capture_output=True, text=True, check=True)
@@ -203,8 +208,9 @@ def test_memory_of_another_principal(start, tmp_path):
     keys, flags = two_principals(tmp_path)
     s = start([tmp_path], [*flags, f"--http-unix-socket={tmp_path}/http"])
     taken = {"error": "shared memory region 'r': another caller has registered its memory"}
-    with Memory(4096) as m, Caller(s.http, {"X-API-Key": keys["alice"]}) as alice, Caller(s.http, {"X-API-Key": keys["bob"]}) as bob, \
-            Caller(f"{tmp_path}/http", {"X-API-Key": keys["bob"]}) as near, grpcclient.InferenceServerClient(s.grpc) as g:
+    shown = {name: {"X-API-Key": key} for name, key in keys.items()}
+    with Memory(4096) as m, Caller(s.http, shown["alice"]) as alice, Caller(s.http, shown["bob"]) as bob, \
+            Caller(f"{tmp_path}/http", shown["bob"]) as near, grpcclient.InferenceServerClient(s.grpc) as g:
         link = pathlib.Path(f"{m.path}_link")
         os.link(m.path, link)
         try:
@@ -246,7 +252,7 @@ def test_names_of_principals(start, tmp_path):
                 link = files[name].with_name(files[name].name + "_link")
                 os.link(files["carol"], link)
                 try:
-                    assert c.register("stolen", f"/{link.name}", 64)[0] == 500, "the file has another name, which may be anybody's"
+                    assert c.register("stolen", f"/{link.name}", 64)[0] == 500, "its other name may be anybody's"
                 finally:
                     link.unlink()
                 if name == "alice":

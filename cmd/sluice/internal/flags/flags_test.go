@@ -71,9 +71,9 @@ func TestFaults(t *testing.T) {
 		{[]string{"models"}, "'models' is not a flag"},
 		{[]string{"--metrics-config=x=y"}, "no setting 'x'"},
 		{[]string{"--client-shm-prefix=a/b"}, "'a/b' is no beginning of a name"},
-		{[]string{"--client-shm-prefix=app_{principal}"}, "'app_{principal}': behind {principal} must stand a character that ends the principal's name"},
-		{[]string{"--client-shm-prefix=app_{tenant}_"}, "'app_{tenant}_': {principal} may stand in it once, and no other braces"},
-		{[]string{"--client-shm-prefix=app_", "--client-shm-prefix=app_{principal}_"}, "what stands before {principal} must differ"},
+		{[]string{"--client-shm-prefix=a_{principal}"}, "'a_{principal}': behind {principal} must stand a character"},
+		{[]string{"--client-shm-prefix=a_{tenant}_"}, "'a_{tenant}_': {principal} may stand in it once"},
+		{[]string{"--client-shm-prefix=a_", "--client-shm-prefix=a_{principal}_"}, "what stands before {principal} must differ"},
 		{[]string{"--backend-config=onnxruntime"}, "is not <backend>,<setting>=<value>"},
 	} {
 		_, err := ParseServe(append([]string{"--model-repository=/m"}, c.args...), none)

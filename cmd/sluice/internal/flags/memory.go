@@ -20,9 +20,10 @@ func (s *Serve) memory() []flag {
 			}
 			return err
 		}},
-		{name: "client-shm-prefix", arg: "string", repeat: true, help: "What the keys of shared memory may begin with, without the slash. In 'app_{principal}_' " +
-			"the name of who calls stands for {principal}. Callers of whom the server can't tell the user need one, or memory that everybody may " +
-			"read and write. Not given: anything but the names of the server's own kind.", set: func(v string) error {
+		{name: "client-shm-prefix", arg: "string", repeat: true, help: "What the keys of shared memory may begin with, " +
+			"without the slash. In 'app_{principal}_' the caller's name stands for {principal}. Callers of whom the server " +
+			"can't tell the user need one, or memory that everybody may read and write. Not given: anything but the names of " +
+			"the server's own kind.", set: func(v string) error {
 			if err := regions.CheckPrefix(v); err != nil {
 				return err
 			}
