@@ -53,12 +53,17 @@ type echoes struct{ *echoing }
 
 func (m echoes) Acquire(context.Context, string, string) (Model, error) { return m.echoing, nil }
 
+// own is a call of the user that this process is of.
+func own() *infer.Envelope {
+	return &infer.Envelope{Peer: infer.Peer{Known: true, UID: uint32(os.Getuid())}}
+}
+
 // placedRequest reads four bytes at 0 and writes to room bytes at 32.
 func placedRequest(t *testing.T, r *regions.Registry, room uint64) *infer.Request {
 	t.Helper()
 	req := &infer.Request{Model: "m", Inputs: []infer.Tensor{{Name: "i", Datatype: infer.Uint8, Shape: []int64{4}}}, Outputs: []infer.RequestedOutput{{Name: "o"}}}
 	uses := []regions.Use{{Region: "a", Size: 4}, {Region: "a", Offset: 32, Size: room, Output: true}}
-	if err := r.Attach(&infer.Envelope{}, req, uses); err != nil {
+	if err := r.Attach(own(), req, uses); err != nil {
 		t.Fatal(err)
 	}
 	return req
@@ -98,7 +103,7 @@ func TestPlaces(t *testing.T) {
 				}
 				workers := regionstest.New(t)
 				r := workers.Registry(regions.Config{Folder: folder})
-				if err := r.Register(t.Context(), &infer.Envelope{}, regions.Spec{Name: "a", Key: "memory", Size: 64}); err != nil {
+				if err := r.Register(t.Context(), own(), regions.Spec{Name: "a", Key: "memory", Size: 64}); err != nil {
 					t.Fatal(err)
 				}
 				m := c.m
