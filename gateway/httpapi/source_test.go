@@ -266,7 +266,7 @@ func TestControlAnswersAreCounted(t *testing.T) {
 // While memory is scarce net/http's clients that take nothing are cut off, and slow ones are not.
 func TestLargeWritesAreCutOff(t *testing.T) {
 	f, held := &fake{}, &atomic.Int64{}
-	answering(f, held, infer.Tensor{Name: "O", Datatype: infer.Int8, Shape: []int64{8 << 20}, Data: make([]byte, 8<<20)})
+	answering(f, held, infer.Tensor{Name: "O", Datatype: infer.Int8, Shape: []int64{32 << 20}, Data: make([]byte, 32<<20)})
 	s := start(t, f, Config{TLS: certificate(t)})
 	dial := func() net.Conn {
 		nc, err := tls.Dial("tcp", s.Addrs()[0].String(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
@@ -278,27 +278,35 @@ func TestLargeWritesAreCutOff(t *testing.T) {
 		return nc
 	}
 	idle, slow := dial(), dial()
-	eventually(t, "both are written", func() bool { return held.Load() == 2 && len(s.handler.large.stuck(infer.Now(), 0)) == 2 })
+	large := &s.handler.large
+	eventually(t, "both are written", func() bool { return held.Load() == 2 && len(large.stuck(infer.Now(), 0)) == 2 })
+	over := make(chan struct{})
 	reads := make(chan error, 1)
-	go func() {
-		_, err := io.CopyN(io.Discard, slow, 12<<20)
+	go func() { // 64 MB would last for 20 s
+		var err error
+		for err == nil {
+			select {
+			case <-over:
+				reads <- nil
+				return
+			case <-time.After(5 * time.Millisecond):
+				_, err = io.CopyN(io.Discard, slow, 16<<10)
+			}
+		}
 		reads <- err
 	}()
-	if n := s.handler.large.drop(infer.Now(), 0, func() bool { return false }); n != 0 {
+	if n := large.drop(infer.Now(), 0, func() bool { return false }); n != 0 {
 		t.Errorf("%d were cut off with memory to spare", n)
 	}
-	if err := <-reads; err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "one is cut off", func() bool {
-		return s.handler.large.drop(infer.Now(), int64(100*time.Millisecond), func() bool { return held.Load() > 1 }) == 1
-	})
+	const patience = int64(3 * time.Second)
+	eventually(t, "one is cut off", func() bool { return large.drop(infer.Now(), patience, func() bool { return true }) == 1 })
 	eventually(t, "its memory is back", func() bool { return held.Load() == 1 })
 	if _, err := io.Copy(io.Discard, idle); err == nil {
 		t.Error("the answer that was cut off ends as if it were whole")
 	}
-	if rest, err := io.CopyN(io.Discard, slow, 1<<20); err != nil {
-		t.Errorf("the slow one got %d bytes more: %v", rest, err)
+	close(over)
+	if err := <-reads; err != nil {
+		t.Errorf("the slow one: %v", err)
 	}
 }
 
