@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/sluice-serve/sluice/gateway/accesslog"
 	"github.com/sluice-serve/sluice/gateway/grpcapi"
 	"github.com/sluice-serve/sluice/gateway/httpapi"
 	"github.com/sluice-serve/sluice/gateway/listen"
@@ -100,11 +101,11 @@ func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
 		Failed: g.logFailure, Answered: func(code codes.Code) { answers.Answered(int(code)) }})
 }
 
-// logFailure logs a call that ended with an error: what is our fault as an error, what
-// is the client's or the load's as a verbose message.
+// logFailure logs a call that ended with an error: a fault of the server, a worker or a
+// model as an error, what is the caller's fault or the load's as a verbose message.
 func (g *Gateway) logFailure(ctx context.Context, method string, req *infer.Request, err error) {
 	level := logging.LevelVerbose(1)
-	if infer.CodeOf(err) == infer.Internal {
+	if accesslog.ServerFault(err) {
 		level = slog.LevelError
 	}
 	if !g.logger.Enabled(ctx, level) {

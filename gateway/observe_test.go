@@ -1,16 +1,26 @@
 package gateway
 
 import (
+	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-serve/sluice/gateway/logging"
+	"github.com/sluice-serve/sluice/infer"
 )
 
 // certificate writes a certificate that ends at a time, behind a block that is none.
@@ -65,5 +75,38 @@ func TestCertificateFigures(t *testing.T) {
 	}
 	if got := read(); got != 0 {
 		t.Errorf("rubbish is valid until %v", got)
+	}
+}
+
+// TestWhoseFaultIsAnErrorLine: callers must not be able to write error lines.
+func TestWhoseFaultIsAnErrorLine(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		want string // the letter of the line at verbose level 1
+	}{
+		"a body that is no JSON":          {infer.CallerErrorf("failed to parse the request JSON buffer"), "V"},
+		"too large for the library":       {status.Error(codes.ResourceExhausted, "grpc: message larger than max"), "V"},
+		"left while it was answered":      {status.Error(codes.Unavailable, "transport is closing"), "V"},
+		"left":                            {context.Canceled, "V"},
+		"a full queue":                    {infer.Refusef(infer.Unavailable, infer.ReasonQueueFull, "full"), "V"},
+		"a worker that is gone":           {infer.Refusef(infer.Unavailable, infer.ReasonWorkerLost, "gone"), "E"},
+		"a model that fails":              {infer.Errorf(infer.Internal, "onnx runtime error"), "E"},
+		"a bug":                           {infer.Recovered("boom"), "E"},
+		"an error that nobody has sorted": {errors.New("x"), "E"},
+	} {
+		var out bytes.Buffer
+		s := logging.DefaultSettings()
+		s.Verbose = 1
+		g := &Gateway{logger: logging.New(&out, s).Logger()}
+		g.logFailure(t.Context(), "/v2/models/m/infer", nil, c.err)
+		if got := out.String(); !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s: got %q, want a line that begins with %s", name, got, c.want)
+		}
+		out.Reset()
+		g = &Gateway{logger: logging.New(&out, logging.DefaultSettings()).Logger()}
+		g.logFailure(t.Context(), "/v2/models/m/infer", nil, c.err)
+		if got := out.Len() > 0; got != (c.want == "E") {
+			t.Errorf("%s: without verbose messages the log has %q", name, out.String())
+		}
 	}
 }

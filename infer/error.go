@@ -85,6 +85,9 @@ type Error struct {
 	Reason Reason // why it was refused; "" when it was no refusal
 	// Retry is when trying again may succeed; 0: nothing is known of that.
 	Retry time.Duration
+	// Caller says that an error of code Internal is the caller's fault: no fault of the
+	// server is counted, and the log has no error line of it. Other codes don't need it.
+	Caller bool
 }
 
 // Error is the text for the client; it never carries paths or names of our insides.
@@ -96,6 +99,12 @@ func (e *Error) Unwrap() error { return e.Err }
 // Errorf makes an Error; %w works as in fmt.Errorf.
 func Errorf(code Code, format string, args ...any) error {
 	return &Error{Code: code, Err: fmt.Errorf(format, args...)}
+}
+
+// CallerErrorf makes an Error of code Internal that is the caller's fault: Triton
+// answers so to a body that is no JSON, among others, and clients match its status.
+func CallerErrorf(format string, args ...any) error {
+	return &Error{Code: Internal, Caller: true, Err: fmt.Errorf(format, args...)}
 }
 
 // Refusef makes an Error with a reason.
@@ -114,6 +123,19 @@ func CodeOf(err error) Code {
 		return Cancelled
 	}
 	return Internal
+}
+
+// IsCallerError says that some Error in the chain is marked as the caller's fault. Codes
+// other than Internal name whose fault it is themselves.
+func IsCallerError(err error) bool {
+	var e *Error
+	for errors.As(err, &e) {
+		if e.Caller {
+			return true
+		}
+		err = e.Err
+	}
+	return false
 }
 
 // ReasonOf reads the reason from anywhere in the chain; "" where there is none.

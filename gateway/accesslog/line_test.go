@@ -154,7 +154,11 @@ func TestOutcomes(t *testing.T) {
 		{infer.End{Err: infer.Refusef(infer.Unavailable, infer.ReasonQueueFull, "x")}, Refused},
 		{infer.End{Err: infer.Errorf(infer.ResourceExhausted, "x")}, Refused}, {infer.End{Err: infer.Errorf(infer.Cancelled, "x")}, Cancelled},
 		{infer.End{Err: errors.New("x")}, Failed}, {infer.End{Err: errors.New("x"), Request: &infer.Request{Times: infer.Times{QueueStart: 1}}}, Failed},
-		{infer.End{Err: errors.New("no JSON"), Request: &infer.Request{}}, Invalid}, {infer.End{Err: infer.Recovered(1), Request: &infer.Request{}}, Failed},
+		{infer.End{Err: infer.CallerErrorf("no JSON"), Request: &infer.Request{}}, Invalid},
+		{infer.End{Err: infer.Recovered(1), Request: &infer.Request{}}, Failed},
+		{infer.End{Err: infer.CallerErrorf("no JSON, and no inference")}, Invalid},
+		{infer.End{Err: errors.New("no worker"), Request: &infer.Request{}}, Failed},
+		{infer.End{Err: infer.Errorf(infer.Internal, "parameters: %w", infer.CallerErrorf("no object"))}, Invalid},
 	} {
 		if got := Outcome(http, &c.end); got != c.want {
 			t.Errorf("%+v: got %s, want %s", c.end, got, c.want)

@@ -31,7 +31,6 @@ func Outcome(env *infer.Envelope, end *infer.End) string {
 	if transport(env, end.Err) {
 		return ofGRPC(end.Status)
 	}
-	reason := infer.ReasonOf(end.Err)
 	switch infer.CodeOf(end.Err) {
 	case infer.Unauthenticated, infer.PermissionDenied:
 		return Denied
@@ -40,17 +39,32 @@ func Outcome(env *infer.Envelope, end *infer.End) string {
 	case infer.ResourceExhausted:
 		return Refused
 	case infer.Unavailable:
-		if reason == infer.ReasonWorkerLost {
+		if ServerFault(end.Err) {
 			return Failed
 		}
 		return Refused
 	case infer.Internal:
-		if malformed(end) {
-			return Invalid
+		if ServerFault(end.Err) {
+			return Failed
 		}
-		return Failed
 	}
 	return Invalid
+}
+
+// ServerFault says that a call failed by a fault of the server, a worker or a model: its
+// outcome is Failed, and the server's log has an error line of it. It must not be called
+// with nil.
+func ServerFault(err error) bool {
+	if fromLibrary(err) {
+		return false
+	}
+	switch infer.CodeOf(err) {
+	case infer.Internal:
+		return !infer.IsCallerError(err)
+	case infer.Unavailable:
+		return infer.ReasonOf(err) == infer.ReasonWorkerLost
+	}
+	return false
 }
 
 // ofStatus is for answers that are no error of ours: a health check that says no, a path
@@ -70,9 +84,13 @@ func ofStatus(env *infer.Envelope, status int) string {
 // transport says that an error is the gRPC library's, not one of ours in its clothes: a
 // caller that left while it was answered, a message that is too long.
 func transport(env *infer.Envelope, err error) bool {
+	return env.Protocol == "grpc" && fromLibrary(err)
+}
+
+func fromLibrary(err error) bool {
 	var known *infer.Error
-	return env.Protocol == "grpc" && !errors.As(err, &known) && !errors.Is(err, context.Canceled) &&
-		!errors.Is(err, context.DeadlineExceeded) && status.Code(err) != codes.Unknown && status.Code(err) != codes.Internal
+	return !errors.As(err, &known) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) &&
+		status.Code(err) != codes.Unknown && status.Code(err) != codes.Internal
 }
 
 // ofGRPC sorts an error of the library by its code.
@@ -86,12 +104,4 @@ func ofGRPC(status int) string {
 		return Refused
 	}
 	return Invalid
-}
-
-// malformed says that an inference never got to a queue and that no bug of ours stopped
-// it. The original answers 500 to a body that can't be read, and so do we, but it is the
-// caller's fault all the same.
-func malformed(end *infer.End) bool {
-	var bug *infer.Bug
-	return end.Request != nil && end.Request.Times.QueueStart == 0 && !errors.As(end.Err, &bug)
 }

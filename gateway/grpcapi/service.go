@@ -237,7 +237,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch m := v.(type) {
 	case *Call:
 		if m.decoded {
-			return infer.Errorf(infer.Internal, "grpcapi: a second message in a unary call")
+			return infer.CallerErrorf("grpcapi: a second message in a unary call")
 		}
 		c.s.decode(m, data)
 		return nil

@@ -10,7 +10,7 @@ import (
 
 // errMalformed is the original's answer to bytes that are no message of the type.
 // Source: the original over gRPC, asked with broken messages.
-var errMalformed = infer.Errorf(infer.Internal, "Unable to parse request")
+var errMalformed = infer.CallerErrorf("Unable to parse request")
 
 // field is one field of a message: its number, its wire type, and what stood there.
 type field struct {

@@ -181,7 +181,7 @@ func (d *decoder) document(data []byte) error {
 }
 
 func absent(field string) error {
-	return infer.Errorf(infer.Internal, "Unable to parse '%s': attempt to access non-existing object member '%s'", field, field)
+	return infer.CallerErrorf("Unable to parse '%s': attempt to access non-existing object member '%s'", field, field)
 }
 
 func (d *decoder) top() error {
@@ -224,7 +224,7 @@ func (d *decoder) str(field string) (span, error, bool) {
 	if d.s.Kind() != json.String {
 		err := d.s.Skip()
 		if err == nil {
-			d.fail(infer.Errorf(infer.Internal, "Unable to parse '%s': %s", field, json.NotString))
+			d.fail(infer.CallerErrorf("Unable to parse '%s': %s", field, json.NotString))
 		}
 		return span{}, err, false
 	}
@@ -238,7 +238,7 @@ func (d *decoder) boolean(field string) (bool, error) {
 	if d.s.Kind() != json.Bool {
 		err := d.s.Skip()
 		if err == nil {
-			d.fail(infer.Errorf(infer.Internal, "Unable to parse '%s': %s", field, json.NotBool))
+			d.fail(infer.CallerErrorf("Unable to parse '%s': %s", field, json.NotBool))
 		}
 		return false, err
 	}
@@ -263,7 +263,7 @@ func (d *decoder) array(field string) (bool, error) {
 	}
 	err := d.s.Skip()
 	if err == nil {
-		d.fail(infer.Errorf(infer.Internal, "Unable to parse '%s': %s", field, json.NotArray))
+		d.fail(infer.CallerErrorf("Unable to parse '%s': %s", field, json.NotArray))
 	}
 	return false, err
 }
@@ -273,7 +273,7 @@ func (d *decoder) readParameters() error {
 		if err := d.s.Skip(); err != nil {
 			return err
 		}
-		d.fail(infer.Errorf(infer.Internal, "failed to get request params.: attempt to get members for non-object"))
+		d.fail(infer.CallerErrorf("failed to get request params.: attempt to get members for non-object"))
 		return nil
 	}
 	if err := d.s.Open(); err != nil {
@@ -345,7 +345,7 @@ func (d *decoder) readSequence() error {
 	if d.s.Kind() == json.Number {
 		v, err := d.s.Uint()
 		if e, ok := err.(*json.Error); ok && !e.Syntax {
-			d.fail(infer.Errorf(infer.Internal, "Unable to parse 'sequence_id': %s", json.NotString))
+			d.fail(infer.CallerErrorf("Unable to parse 'sequence_id': %s", json.NotString))
 			return nil
 		}
 		d.sequenceID = v

@@ -201,7 +201,7 @@ func (r *inputReader) data() error {
 		return err
 	}
 	if n != want && in.datatype != infer.Bytes && !shapeless {
-		in.faults[slotData] = infer.Errorf(infer.Internal, "Unable to parse 'data': Shape does not match true shape of 'data' field")
+		in.faults[slotData] = infer.CallerErrorf("Unable to parse 'data': Shape does not match true shape of 'data' field")
 	}
 	return nil
 }
@@ -211,7 +211,7 @@ func (r *inputReader) dataFault(e *json.Error) error {
 	case strings.HasPrefix(e.Text, json.OutOfRange):
 		return infer.Errorf(infer.InvalidArg, "Unable to parse 'data': %w", e)
 	case e.Text == json.NotString && r.in.datatype == infer.Bytes:
-		return infer.Errorf(infer.Internal, "Unable to parse JSON bytes array: %w", e)
+		return infer.CallerErrorf("Unable to parse JSON bytes array: %w", e)
 	}
 	return jsonFault(e, "data")
 }

@@ -125,7 +125,7 @@ func (d *decoder) outputParameter(from int, key []byte) (err error) {
 func (d *decoder) classification(o *output) error {
 	v, err := d.s.Uint()
 	if e, ok := err.(*json.Error); ok && !e.Syntax {
-		d.fail(infer.Errorf(infer.Internal, "Unable to set 'classification': %w", e))
+		d.fail(infer.CallerErrorf("Unable to set 'classification': %w", e))
 		return nil
 	}
 	o.classification = int64(min(v, math.MaxInt64))

@@ -31,7 +31,7 @@ func (d *decoder) generation(data []byte, inputs modelInputs) error {
 		if d.s.Kind() == json.Object {
 			err = d.flat(inputs)
 		} else if err = d.s.Skip(); err == nil {
-			d.fail(infer.Errorf(infer.Internal, "attempt to get members for non-object"))
+			d.fail(infer.CallerErrorf("attempt to get members for non-object"))
 		}
 	}
 	if err == nil {
@@ -72,7 +72,7 @@ func (d *decoder) nested(inputs modelInputs) error {
 		if err := d.s.Skip(); err != nil {
 			return err
 		}
-		d.fail(infer.Errorf(infer.Internal, "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object"))
+		d.fail(infer.CallerErrorf("Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object"))
 		return nil
 	}
 	if err := d.s.Open(); err != nil {
@@ -163,7 +163,7 @@ func (d *decoder) mappedData(in *input, count int64) error {
 	case err != nil:
 		return err
 	case n != count:
-		d.fail(infer.Errorf(infer.Internal, "Unable to parse 'data': Shape does not match true shape of 'data' field"))
+		d.fail(infer.CallerErrorf("Unable to parse 'data': Shape does not match true shape of 'data' field"))
 	}
 	d.inputs = append(d.inputs, *in)
 	return nil

@@ -189,7 +189,7 @@ func cudaSpec(body []byte, spec *regions.Spec) error {
 }
 
 func absentMember(name string) error {
-	return infer.Errorf(infer.Internal, "attempt to access non-existing object member '%s'", name)
+	return infer.CallerErrorf("attempt to access non-existing object member '%s'", name)
 }
 
 // rawHandle reads {"b64": "…"}; what is no object has no members.

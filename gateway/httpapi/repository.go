@@ -95,7 +95,7 @@ func loadParameters(body []byte) (map[string]*inference.ModelRepositoryParameter
 			}
 			params[key] = &inference.ModelRepositoryParameter{ParameterChoice: &inference.ModelRepositoryParameter_BytesParam{BytesParam: data[:n]}}
 		default:
-			return infer.Errorf(infer.Internal, "unexpected error on creating Triton parameter")
+			return infer.CallerErrorf("unexpected error on creating Triton parameter")
 		}
 		return nil
 	})

@@ -85,10 +85,10 @@ func jsonFault(err error, field string) error {
 		return infer.Refusef(infer.InvalidArg, infer.ReasonTooLarge, "JSON nesting depth exceeds maximum allowed limit (%d)", json.MaxDepth)
 	}
 	if e.Syntax {
-		return infer.Errorf(infer.Internal, "failed to parse the request JSON buffer: %w", e)
+		return infer.CallerErrorf("failed to parse the request JSON buffer: %w", e)
 	}
 	if field == "" {
-		return infer.Errorf(infer.Internal, "%w", e)
+		return infer.CallerErrorf("%w", e)
 	}
-	return infer.Errorf(infer.Internal, "Unable to parse '%s': %w", field, e)
+	return infer.CallerErrorf("Unable to parse '%s': %w", field, e)
 }

@@ -124,6 +124,6 @@ func (p *Pipeline) store(ctx context.Context, places []infer.RequestedOutput, o 
 
 // errRoom is the original's word on an output that is larger than its place.
 func errRoom(output string, room, want int64) error {
-	return infer.Errorf(infer.Internal, "shared memory size specified with the request for output '%s' (%d bytes) should be at least %d bytes to hold the results",
-		output, room, want)
+	return infer.CallerErrorf("shared memory size specified with the request for output '%s' (%d bytes) should be "+
+		"at least %d bytes to hold the results", output, room, want)
 }

@@ -21,7 +21,7 @@ const maxKey = 255
 // errOpen is the original's word on a key that can't be opened, whatever the reason: what
 // exists on this host is nobody's business.
 func errOpen(key string) error {
-	return infer.Errorf(infer.Internal, "Unable to open shared memory region: '%s'", strings.ToValidUTF8(key, "\uFFFD"))
+	return infer.CallerErrorf("Unable to open shared memory region: '%s'", strings.ToValidUTF8(key, "\uFFFD"))
 }
 
 // errArgs is the original's word on a range that its file has not.
