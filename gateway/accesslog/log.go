@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-serve/sluice/gateway/logfile"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -32,7 +33,11 @@ type Log struct {
 	buffer []byte // mu; complete lines that wait
 	count  int    // mu; how many
 
-	out output // Run's alone
+	// Run's alone:
+	file       *logfile.File
+	spare      []byte // the other half of the buffer
+	complained time.Time
+	warned     bool // of permissions
 }
 
 // Open opens the file, so that a path that can't be written is told at once. Run serves
@@ -43,8 +48,8 @@ func Open(cfg Config, deps Deps) (*Log, error) {
 	}
 	l := &Log{cfg: cfg, deps: deps, pace: flushEvery, patience: lastWords, wake: make(chan struct{}, 1), buffer: make([]byte, 0, cfg.Buffer/2)}
 	l.lines.New = func() any { return &line{b: make([]byte, 0, 1024)} }
-	l.out = output{cfg: &l.cfg, spare: make([]byte, 0, cfg.Buffer/2)}
-	if err := l.out.open(); err != nil {
+	l.spare = make([]byte, 0, cfg.Buffer/2)
+	if err := l.open(); err != nil {
 		return nil, err
 	}
 	return l, nil

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-serve/sluice/gateway/logfile"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -219,44 +219,6 @@ func TestWriteThatFails(t *testing.T) {
 	stop()
 }
 
-// Half a line that a disk took before it was full stays alone.
-func TestHalfALine(t *testing.T) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	defer w.Close()
-	o := output{cfg: &Config{}, file: w}
-	var n int
-	for wait := 50 * time.Millisecond; n == 0 && wait < time.Minute; wait *= 2 { // a busy machine begins after the deadline
-		if err := w.SetWriteDeadline(time.Now().Add(wait)); err != nil {
-			t.Fatal(err)
-		}
-		n, err = o.write([]byte(strings.Repeat("0123456789\n", 20_000))) // more than a pipe holds
-	}
-	if err == nil || n == 0 {
-		t.Fatalf("%d bytes, %v", n, err)
-	}
-	got := make([]byte, n)
-	if _, err := io.ReadFull(r, got); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.SetWriteDeadline(time.Time{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := o.write([]byte("whole\n")); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	rest, err := io.ReadAll(r)
-	if want := "whole\n"; err != nil || got[n-1] != '\n' && string(rest) != "\n"+want || got[n-1] == '\n' && string(rest) != want {
-		t.Errorf("behind %q comes %q, %v", got[n-5:], rest, err)
-	}
-}
-
 // Nobody reads the pipe that the lines go to: the end of the server does not wait for it.
 func TestEndDoesNotWaitForAReader(t *testing.T) {
 	r, w, err := os.Pipe()
@@ -264,10 +226,10 @@ func TestEndDoesNotWaitForAReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := open(t, func(c *Config) { c.Buffer = 1 << 20 }, nil)
-	if err := l.out.file.Close(); err != nil {
+	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l.out.file, l.patience = w, 50*time.Millisecond
+	l.file, l.patience = logfile.Wrap(w), 50*time.Millisecond
 	for i := range 1000 { // more than a pipe holds
 		add(l, strconv.Itoa(i))
 	}
