@@ -254,6 +254,7 @@ func (g *Gateway) serve(serving context.Context, running *sync.WaitGroup, failed
 
 // tell starts what tells of calls that ended; it runs until telling ends.
 func (g *Gateway) tell(telling context.Context, tellers *sync.WaitGroup, failed chan<- error) {
+	runs(tellers, failed, "log", func() error { return g.log.Run(telling, g.cfg.Observe.ReopenLog) })
 	runs(tellers, failed, "tracing", func() error { return g.runTracing(telling) })
 	runs(tellers, failed, "access log", func() error { return g.observer.log.Run(telling) })
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/accesslog"
 	"github.com/sluice-serve/sluice/gateway/listen"
+	"github.com/sluice-serve/sluice/gateway/logging"
 	"github.com/sluice-serve/sluice/gateway/pipeline"
 	"github.com/sluice-serve/sluice/gateway/repository"
 	"github.com/sluice-serve/sluice/gateway/stats"
@@ -20,6 +21,7 @@ import (
 type ObserveConfig struct {
 	AccessLog accesslog.Config // --access-log, --access-log-config
 	Reopen    <-chan os.Signal // SIGHUP, for the access log; cmd's
+	ReopenLog <-chan os.Signal // SIGHUP, for the log; cmd's
 	Timings   pipeline.Timings // --response-timings
 	// Principals bounds the callers that have metrics of their own; 0: none do.
 	Principals int
@@ -68,6 +70,14 @@ func (g *Gateway) serverFigures(gauge, counter func(name, help string, v float64
 		ready = 1
 	}
 	gauge("sluice_ready", "Whether the server answers that it is ready.", ready)
+	for level, f := range g.log.Figures() {
+		name := logging.Level(level).String()
+		const lost = "Lines of the server's log that are not in it: for the bound of lines a second, " +
+			"or since they could not be written."
+		counter("sluice_log_lines_total", "Lines of the server's log.", float64(f.Written), "level", name)
+		counter("sluice_log_lost_total", lost, float64(f.LeftOut), "level", name, "why", "rate")
+		counter("sluice_log_lost_total", lost, float64(f.Failed), "level", name, "why", "write")
+	}
 	if g.observer.log == nil {
 		return
 	}

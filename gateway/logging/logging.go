@@ -2,6 +2,7 @@ package logging
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
+
+	"github.com/sluice-serve/sluice/gateway/logfile"
 )
 
 // LevelVerbose(n) is the level of verbose messages of level n: shown when the verbose
@@ -20,7 +23,8 @@ import (
 func LevelVerbose(n int) slog.Level { return slog.LevelDebug - slog.Level(n) + 1 }
 
 // Settings are what --log-… flags and the logging extension set.
-// Source: the logging extension of the v2 protocol.
+// Source: the logging extension of the v2 protocol; File, MaxBytes, Keep and Rate are set
+// by flags alone.
 type Settings struct {
 	File    string // "": standard error
 	Info    bool
@@ -28,6 +32,10 @@ type Settings struct {
 	Error   bool
 	Verbose uint32 // 0: none
 	Format  string // FormatDefault or FormatISO8601
+
+	MaxBytes int64 // size from which the file is moved to File.1, and that to File.2; 0: never
+	Keep     int   // files that were moved away and stay
+	Rate     int   // lines a second of each place in the code (Bounded); 0: no bound
 }
 
 // The names of the line formats.
@@ -38,7 +46,8 @@ const (
 
 // DefaultSettings are those of a server without --log-… flags.
 func DefaultSettings() Settings {
-	return Settings{Info: true, Warning: true, Error: true, Format: FormatDefault}
+	return Settings{Info: true, Warning: true, Error: true, Format: FormatDefault,
+		MaxBytes: 256 << 20, Keep: 5, Rate: 100}
 }
 
 // Validate says what is wrong with s, or nil.
@@ -46,23 +55,45 @@ func (s Settings) Validate() error {
 	if s.Format != FormatDefault && s.Format != FormatISO8601 {
 		return fmt.Errorf("log_format should be either 'default' or 'ISO8601', got '%s'", s.Format)
 	}
-	return nil
+	var errs []error
+	if s.MaxBytes != 0 && s.MaxBytes < maxLine {
+		errs = append(errs, fmt.Errorf("--log-file-max-byte-size is %d, not 0 or at least %d, the longest line",
+			s.MaxBytes, maxLine))
+	}
+	if s.MaxBytes > 0 && s.Keep < 1 {
+		errs = append(errs, fmt.Errorf("--log-file-keep is %d, less than 1", s.Keep))
+	}
+	if s.Rate < 0 {
+		errs = append(errs, fmt.Errorf("--log-rate is %d, less than 0", s.Rate))
+	}
+	return errors.Join(errs...)
 }
 
-// maxValue is how much of one value a line shows; the rest is cut, so that a client
-// can't flood the log through a long id.
-const maxValue = 1024
+// The bounds of a line in bytes: clients can't flood the log through a long id. What is
+// longer is cut, and the line says how long it was.
+const (
+	maxLine  = 4096
+	maxValue = 1024 // of one value, or of the message, before and after escaping
+	maxKey   = 64
+)
 
 // Log is the sink of all log lines.
 type Log struct {
 	settings atomic.Pointer[Settings]
+	base     *handler     // writes every line
+	bounded  slog.Handler // base behind its bound
+	written  [numLevels]atomic.Uint64
+	lost     [numLevels]atomic.Uint64 // lines that the disk did not take
+	pid      string
 
-	mu  sync.Mutex
-	out io.Writer
-	buf []byte // mu; reused for each line
+	lookEvery time.Duration // between two looks at the file's name
 
-	file *os.File // or nil
-	pid  string
+	mu         sync.Mutex
+	out        io.Writer
+	buf        []byte        // mu; reused for each line
+	file       *logfile.File // mu; nil: standard error, or a test's writer
+	complained time.Time     // mu; of the file
+	warned     bool          // mu; of its permissions
 }
 
 // Open makes a Log; the file, where one is named, is appended to.
@@ -70,27 +101,38 @@ func Open(s Settings) (*Log, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
-	l := &Log{out: os.Stderr, pid: strconv.Itoa(os.Getpid())}
-	if s.File != "" {
-		f, err := os.OpenFile(s.File, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-		if err != nil {
-			return nil, fmt.Errorf("log file: %w", err)
-		}
-		l.file, l.out = f, f
+	l := New(os.Stderr, s)
+	if s.File == "" {
+		return l, nil
 	}
-	l.settings.Store(&s)
+	f, err := logfile.Open(logfile.Config{Path: s.File, MaxBytes: s.MaxBytes, Keep: s.Keep})
+	if err != nil {
+		return nil, fmt.Errorf("log file: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.file, l.out = f, f
+	l.warnLocked()
 	return l, nil
 }
 
 // New makes a Log that writes to w, for tests and tools.
 func New(w io.Writer, s Settings) *Log {
-	l := &Log{out: w, pid: strconv.Itoa(os.Getpid())}
+	l := &Log{out: w, pid: strconv.Itoa(os.Getpid()), lookEvery: time.Second}
 	l.settings.Store(&s)
+	l.base = &handler{log: l}
+	l.bounded = Bounded(l.base, s.Rate)
 	return l
 }
 
-// Close closes the file, if there is one.
+// Close says which lines were left out and closes the file, if there is one. No line must
+// come after it.
 func (l *Log) Close() error {
+	if b, ok := l.bounded.(*bounded); ok {
+		b.bound.tell()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.file == nil {
 		return nil
 	}
@@ -100,19 +142,20 @@ func (l *Log) Close() error {
 // Settings are those in force.
 func (l *Log) Settings() Settings { return *l.settings.Load() }
 
-// Set puts s in force for the lines that follow. The file can't be changed: its field
-// is ignored.
+// Set puts s in force for the lines that follow. What flags alone set can't be changed:
+// those fields are ignored.
 func (l *Log) Set(s Settings) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	s.File = l.Settings().File
+	now := l.Settings()
+	s.File, s.MaxBytes, s.Keep, s.Rate = now.File, now.MaxBytes, now.Keep, now.Rate
 	l.settings.Store(&s)
 	return nil
 }
 
 // Logger is what the rest of the server logs with.
-func (l *Log) Logger() *slog.Logger { return slog.New(&handler{log: l}) }
+func (l *Log) Logger() *slog.Logger { return slog.New(l.bounded) }
 
 // Print writes text as it is, for the start-up tables.
 func (l *Log) Print(text string) error {
@@ -130,7 +173,9 @@ type handler struct {
 }
 
 // Enabled says whether the settings show the level.
-func (h *handler) Enabled(_ context.Context, level slog.Level) bool {
+func (h *handler) Enabled(_ context.Context, level slog.Level) bool { return h.enabled(level) }
+
+func (h *handler) enabled(level slog.Level) bool {
 	s := h.log.settings.Load()
 	switch {
 	case level >= slog.LevelError:
@@ -146,12 +191,17 @@ func (h *handler) Enabled(_ context.Context, level slog.Level) bool {
 
 // Handle writes one line.
 func (h *handler) Handle(_ context.Context, r slog.Record) error {
+	h.log.mu.Lock()
+	defer h.log.mu.Unlock()
+	err := h.lineLocked(r)
+	h.log.rotateLocked()
+	return err
+}
+
+func (h *handler) lineLocked(r slog.Record) error {
 	l := h.log
-	format := l.settings.Load().Format
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	b := l.appendHead(l.buf[:0], format, r)
-	b = strconv.AppendQuote(b, cut(r.Message))
+	b := l.appendHead(l.buf[:0], l.settings.Load().Format, r)
+	b = appendQuoted(b, r.Message)
 	for _, a := range h.attrs {
 		b = appendAttr(b, "", a)
 	}
@@ -159,10 +209,29 @@ func (h *handler) Handle(_ context.Context, r slog.Record) error {
 		b = appendAttr(b, h.prefix, a)
 		return true
 	})
-	b = append(b, '\n')
-	l.buf = b
-	_, err := l.out.Write(b)
-	return err
+	l.buf = append(cutLine(b), '\n')
+	level := levelOf(r.Level)
+	if _, err := l.out.Write(l.buf); err != nil {
+		l.lost[level].Add(1)
+		return err
+	}
+	l.written[level].Add(1)
+	return nil
+}
+
+// cutLine bounds a line. What is cut is escaped already, so that nothing of it ends a line.
+func cutLine(b []byte) []byte {
+	const said = len("… (18446744073709551615 bytes)\n")
+	if len(b) < maxLine {
+		return b
+	}
+	n := maxLine - said
+	for !utf8.RuneStart(b[n]) {
+		n--
+	}
+	all := len(b)
+	b = append(b[:n], "… ("...)
+	return append(strconv.AppendInt(b, int64(all), 10), " bytes)"...)
 }
 
 // WithAttrs and WithGroup are slog.Handler's.
@@ -228,8 +297,7 @@ func appendAttr(b []byte, prefix string, a slog.Attr) []byte {
 		return b
 	}
 	b = append(b, ' ')
-	b = append(b, prefix...)
-	b = append(b, a.Key...)
+	b = appendText(b, cutTo(prefix+a.Key, maxKey)) // a worker's records have names of its own
 	b = append(b, '=')
 	switch v.Kind() {
 	case slog.KindInt64:
@@ -241,25 +309,28 @@ func appendAttr(b []byte, prefix string, a slog.Attr) []byte {
 	case slog.KindDuration:
 		return append(b, v.Duration().String()...)
 	}
-	return appendText(b, cut(v.String()))
+	return appendText(b, v.String())
 }
 
-// appendText quotes what is not a plain word.
+// appendText writes a plain word as it is, and quotes what is none.
 func appendText(b []byte, s string) []byte {
-	if s == "" {
-		return append(b, '"', '"')
+	if s == "" || len(s) > maxValue {
+		return appendQuoted(b, s)
 	}
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; c <= ' ' || c == '"' || c == '=' || c >= utf8.RuneSelf || c == 0x7f || c == '\\' {
-			return strconv.AppendQuote(b, s)
+			return appendQuoted(b, s)
 		}
 	}
 	return append(b, s...)
 }
 
-func cut(s string) string {
-	if len(s) <= maxValue {
-		return s
+// appendQuoted quotes s, as far as maxValue reaches: an escape takes up to ten bytes.
+func appendQuoted(b []byte, s string) []byte {
+	for n := maxValue; ; n /= 2 {
+		quoted := strconv.AppendQuote(b, cutTo(s, n))
+		if len(quoted)-len(b) <= maxValue+64 {
+			return quoted
+		}
 	}
-	return s[:maxValue] + "…"
 }

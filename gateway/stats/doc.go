@@ -64,6 +64,8 @@
 //	sluice_picker_picks_total{why}                   where the control plane runs here
 //	sluice_ready, sluice_build_info{version,go_version,revision}
 //	sluice_traces_dropped_total
+//	sluice_log_lines_total{level}, sluice_log_lost_total{level,why}, why is rate (the
+//	                                                 bound of lines a second) or write
 //	sluice_access_log_lines_total, sluice_access_log_lost_total   with an access log
 //	sluice_principal_requests_total{principal,outcome},
 //	sluice_principal_compute_seconds_total{principal},

@@ -161,7 +161,16 @@ func (s *Serve) logging() []flag {
 		{name: "log-error", arg: "boolean", def: "true", help: "Log errors.", set: boolInto(&l.Error)},
 		{name: "log-format", arg: "string", def: l.Format, help: "default (LMMDD hh:mm:ss.ssssss) or ISO8601 (YYYY-MM-DDThh:mm:ssZ L).",
 			set: stringInto(&l.Format)},
-		{name: "log-file", arg: "string", help: "Append the log to this file in place of standard error.", set: stringInto(&l.File)},
+		{name: "log-file", arg: "string", set: stringInto(&l.File), help: "Append the log to this file in place of standard error. " +
+			"A new one has mode 0640. It is opened again at SIGHUP and when it was moved."},
+		{name: "log-file-max-byte-size", arg: "integer", def: strconv.FormatInt(l.MaxBytes, 10),
+			help: "Bytes from which the log's file is moved to FILE.1, FILE.1 to FILE.2, and so on; 0: never.",
+			set:  intInto(&l.MaxBytes, 0, 1<<50)},
+		{name: "log-file-keep", arg: "integer", def: strconv.Itoa(l.Keep),
+			help: "Files of the log that were moved and stay.", set: intInto(&l.Keep, 1, 1000)},
+		{name: "log-rate", arg: "integer", def: strconv.Itoa(l.Rate), set: intInto(&l.Rate, 0, 1000000),
+			help: "Lines a second that each place in the code may log, at each level; one that was quiet has ten seconds' " +
+				"lines at once. The log says how many were left out. 0: no bound."},
 	}
 }
 
