@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sluice-serve/sluice/cmd/internal/timerslack"
+	"github.com/sluice-serve/sluice/gateway/logging"
 	"github.com/sluice-serve/sluice/workers"
 	"github.com/sluice-serve/sluice/workers/backend"
 	"github.com/sluice-serve/sluice/workers/backend/identity"
@@ -145,11 +146,13 @@ func run(o options) error {
 	if o.verbose {
 		level = slog.LevelDebug
 	}
-	options := &slog.HandlerOptions{Level: level}
-	log := slog.New(slog.NewTextHandler(os.Stderr, options))
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: logging.Cut}
+	var handler slog.Handler = slog.NewTextHandler(os.Stderr, options)
 	if o.inherited { // the gateway reads the records and logs them as its own
-		log = slog.New(slog.NewJSONHandler(os.Stderr, options))
+		handler = slog.NewJSONHandler(os.Stderr, options)
 	}
+	// A library may log for each request, and as much as it likes.
+	log := slog.New(logging.Bounded(handler, logging.DefaultSettings().Rate))
 	slog.SetDefault(log) // for libraries that log
 	if err := timerslack.Widen(timerSlack); err != nil {
 		log.Warn("the timers stay exact, which costs CPU", "error", err)

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sluice-serve/sluice/gateway/listen"
+	"github.com/sluice-serve/sluice/gateway/logging"
 	"github.com/sluice-serve/sluice/gateway/stats"
 	"github.com/sluice-serve/sluice/xds"
 	"github.com/sluice-serve/sluice/xds/bootstrap"
@@ -108,7 +109,8 @@ func flags() (*options, *pflag.FlagSet) {
 }
 
 func (o *options) run(ctx context.Context, stderr io.Writer) error {
-	log := slog.New(slog.NewTextHandler(stderr, nil))
+	// Envoys and callers may make a place log for each of their requests.
+	log := slog.New(logging.Bounded(slog.NewTextHandler(stderr, &slog.HandlerOptions{ReplaceAttr: logging.Cut}), logging.DefaultSettings().Rate))
 	return o.limits.serve(ctx, log, func(limits []func(grpc.ServiceRegistrar)) error {
 		return o.identity.serve(ctx, log, func(authz []func(grpc.ServiceRegistrar)) error {
 			return o.metrics.serve(ctx, func(m *stats.Registry) error {
