@@ -3,7 +3,9 @@ package tracing
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 )
 
 // array is a JSON array in a file that grows by appending and is valid after every
@@ -13,11 +15,17 @@ import (
 type array struct {
 	name string
 	file *os.File
-	end  int64 // where the closing bracket is
+	info fs.FileInfo // of file
+	end  int64       // where the closing bracket is
 }
 
 // add appends elements, separated by commas; there is at least one.
 func (a *array) add(elements []byte) error {
+	if a.file != nil && a.moved() {
+		if err := a.close(); err != nil {
+			return err
+		}
+	}
 	first := a.file == nil
 	b := make([]byte, 0, len(elements)+2)
 	if first {
@@ -39,13 +47,17 @@ func (a *array) add(elements []byte) error {
 	return nil
 }
 
-// begin makes the file with its first content, in place of one of the same name.
+// begin makes the file with its first content, in place of one of the same name. It is the
+// owner's alone: traces have the tensors of all callers.
 func (a *array) begin(b []byte) error {
-	if info, err := os.Stat(a.name); err == nil && !info.Mode().IsRegular() {
-		return a.open(a.name, os.O_WRONLY, b) // a device; nothing to replace
+	if a.device() {
+		return a.open(a.name, os.O_WRONLY, b) // nothing to replace
 	}
 	part := a.name + ".part"
-	if err := a.open(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, b); err != nil {
+	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := a.open(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, b); err != nil { // O_EXCL: nobody's link is followed
 		return err
 	}
 	if err := os.Rename(part, a.name); err != nil {
@@ -54,20 +66,46 @@ func (a *array) begin(b []byte) error {
 	return nil
 }
 
+// device says that the name belongs to what is no file. A link in a folder that everybody
+// may write is never one: anybody may have made it.
+func (a *array) device() bool {
+	info, err := os.Stat(a.name)
+	if err != nil || info.Mode().IsRegular() {
+		return false
+	}
+	link, err := os.Lstat(a.name)
+	if err != nil {
+		return false
+	}
+	folder, err := os.Stat(filepath.Dir(a.name))
+	return link.Mode()&fs.ModeSymlink == 0 || err == nil && folder.Mode().Perm()&0o002 == 0
+}
+
 func (a *array) open(name string, flag int, b []byte) error {
-	f, err := os.OpenFile(name, flag, 0o644)
+	f, err := os.OpenFile(name, flag, 0o600)
 	if err != nil {
 		return err
 	}
-	if _, err := f.WriteAt(b, 0); err != nil {
+	info, err := f.Stat()
+	if err == nil {
+		_, err = f.WriteAt(b, 0)
+	}
+	if err != nil {
 		err = errors.Join(err, f.Close())
 		if flag&os.O_CREATE != 0 {
 			err = errors.Join(err, os.Remove(name))
 		}
 		return err
 	}
-	a.file, a.end = f, int64(len(b))-1
+	a.file, a.info, a.end = f, info, int64(len(b))-1
 	return nil
+}
+
+// moved says that the name belongs to another file now, or to none: logrotate took it, and
+// what was written is whole there.
+func (a *array) moved() bool {
+	info, err := os.Stat(a.name)
+	return err != nil || !os.SameFile(info, a.info)
 }
 
 // close closes the file, which is whole already.
