@@ -59,11 +59,20 @@ func (p *Plane) remember(routes []xds.Route) {
 	p.state.written = data
 }
 
-// replace writes a file that appears whole.
+// replace writes a file that appears whole. Its part has a name that nobody can know, so
+// that a link which another user made is never followed.
 func replace(file string, data []byte) error {
-	part := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".part")
-	if err := os.WriteFile(part, data, 0o644); err != nil {
+	part, err := os.CreateTemp(filepath.Dir(file), ".targets-*")
+	if err != nil {
 		return err
 	}
-	return os.Rename(part, file)
+	_, err = part.Write(data)
+	err = errors.Join(err, part.Close())
+	if err == nil {
+		err = os.Rename(part.Name(), file)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(part.Name()))
+	}
+	return nil
 }

@@ -110,7 +110,8 @@ func flags() (*options, *pflag.FlagSet) {
 
 func (o *options) run(ctx context.Context, stderr io.Writer) error {
 	// Envoys and callers may make a place log for each of their requests.
-	log := slog.New(logging.Bounded(slog.NewTextHandler(stderr, &slog.HandlerOptions{ReplaceAttr: logging.Cut}), logging.DefaultSettings().Rate))
+	handler := slog.NewTextHandler(stderr, &slog.HandlerOptions{ReplaceAttr: logging.Cut})
+	log := slog.New(logging.Bounded(handler, logging.DefaultSettings().Rate))
 	return o.limits.serve(ctx, log, func(limits []func(grpc.ServiceRegistrar)) error {
 		return o.identity.serve(ctx, log, func(authz []func(grpc.ServiceRegistrar)) error {
 			return o.metrics.serve(ctx, func(m *stats.Registry) error {
@@ -168,11 +169,19 @@ func writePorts(file string, ports map[string]int) error {
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".part")
-	if err := os.WriteFile(tmp, data, 0o644); err != nil {
-		return err
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".ports-*") // nobody can have made a link of that name
+	if err != nil {
+		return fmt.Errorf("port file: %w", err)
 	}
-	return os.Rename(tmp, file)
+	_, err = tmp.Write(data)
+	err = errors.Join(err, tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), file)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("port file: %w", err), os.Remove(tmp.Name()))
+	}
+	return nil
 }
 
 func check(args []string, stdout io.Writer) error {
