@@ -230,8 +230,11 @@ def server():
                   (f'process_open_fds{{{INSTANCE},job="sluice"}}', "{{instance}} descriptors")),
         ]),
         ("What is lost, and what changes", [
-            panel("Lost traces and log lines", "Sampled traces that were not exported, lines of the access log for which there was no room.",
-                  rate("sluice_traces_dropped_total", INSTANCE, "instance", "{{instance}} traces"), rate("sluice_access_log_lost_total", INSTANCE, "instance", "{{instance}} lines"), unit="ops"),
+            panel("Lost traces and log lines", "Sampled traces that were not exported, lines of the access log for which there was no room, lines of the server's log that "
+                  "were too many or could not be written.",
+                  rate("sluice_traces_dropped_total", INSTANCE, "instance", "{{instance}} traces"),
+                  rate("sluice_access_log_lost_total", INSTANCE, "instance", "{{instance}} access log"),
+                  rate("sluice_log_lost_total", INSTANCE, "instance, level, why", "{{instance}} log {{level}} {{why}}"), unit="ops"),
             panel("Configuration", "1 while the last reading of a configuration file was taken.",
                   (f"min by (instance, config) (sluice_config_last_reload_successful{{{INSTANCE}}})", "{{instance}} {{config}}")),
             panel("Certificates", "Time until the certificates that the gateway shows end.",
