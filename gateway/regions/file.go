@@ -32,7 +32,7 @@ func errArgs(name string) error {
 // errOpenUnknown is errOpen for a user who is not known. It is the same whether or not there
 // is such a file.
 func errOpenUnknown(key string) error {
-	return infer.Errorf(infer.Internal, "Unable to open shared memory region: '%s': the server can't tell which user calls, "+
+	return infer.CallerErrorf("Unable to open shared memory region: '%s': the server can't tell which user calls, "+
 		"so its file must be readable and writable by everybody, or its key must begin as --client-shm-prefix says",
 		strings.ToValidUTF8(key, "\uFFFD"))
 }
