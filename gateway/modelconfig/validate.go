@@ -17,6 +17,10 @@ import (
 // does not take the machine down.
 const maxInstances = 1024
 
+// maxAllInstances bounds the instances of all groups together: no sixteen workers have room for
+// more.
+const maxAllInstances = 16 * maxInstances
+
 // Validate checks a completed config as the original does, with its texts where it has
 // one, and reports all faults at once: InvalidArg with Faults. Limits that only a
 // machine can tell are checked where opts names its Backends and GPUs.
@@ -347,7 +351,18 @@ func (v *validation) scatter(path, output string, sources []string) {
 // instanceGroups checks groups that were completed; before that there is nothing to say.
 func (v *validation) instanceGroups() {
 	cfg := v.cfg
-	if cfg.GetEnsembleScheduling() != nil || v.opts.Backends == nil {
+	if cfg.GetEnsembleScheduling() != nil {
+		return
+	}
+	all := int64(0)
+	for _, g := range cfg.InstanceGroup {
+		all += int64(max(g.Count, 0)) * int64(max(len(g.Gpus), 1))
+	}
+	if all > maxAllInstances {
+		v.addf("instance_group", "model %s has %d instances in its %d instance groups, the most is %d", cfg.Name, all, len(cfg.InstanceGroup), maxAllInstances)
+		return // each of them would be told of
+	}
+	if v.opts.Backends == nil {
 		return
 	}
 	if len(cfg.InstanceGroup) == 0 {

@@ -44,6 +44,8 @@ var validations = []struct{ name, config, want string }{
 	{"label absolute", `output { name: "x" data_type: TYPE_FP32 dims: 1 label_filename: "/etc/passwd" }`, "is outside model directory"},
 	{"file name", `default_model_filename: "../../x"`, `default_model_filename "../../x" must be a path inside the version folder`},
 	{"group count", `instance_group { count: -2 }`, "instance group m_0 of model m has count -2, which must be in range [1, 1024]"},
+	{"group counts", strings.Repeat(`instance_group { count: 1024 } `, 17), "model m has 17408 instances in its 17 instance groups, the most is 16384"},
+	{"huge count", `instance_group { count: 2147483647 }`, "model m has 2147483647 instances in its 1 instance groups, the most is 16384"},
 	{"group gpus", `instance_group { kind: KIND_CPU gpus: 0 }`, "instance group m_0 of model m has kind KIND_CPU but specifies one or more GPUs"},
 	{"group no gpu", `instance_group { kind: KIND_GPU }`, "instance group m_0 of model m has kind KIND_GPU but no GPUs are available"},
 	{"profile", `instance_group { profile: "1" }`, "specifies profile field which is only supported for TensorRT models"},

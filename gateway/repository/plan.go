@@ -19,8 +19,11 @@ import (
 	"github.com/sluice-serve/sluice/proto/worker"
 )
 
-// maxLabels bounds the bytes of one label file.
+// maxLabels bounds the bytes of a version's label files.
 const maxLabels = 64 << 20
+
+// maxVersions bounds the versions of a model that are loaded: each is built by itself.
+const maxVersions = 1000
 
 // Plan is what is known of a model before anything is loaded.
 type Plan struct {
@@ -66,6 +69,9 @@ func Open(f Folder, cfg *Config, w Workers) (*Plan, error) {
 	p.Versions, p.Absent = choose(p.Config.VersionPolicy, p.Existing)
 	if len(p.Versions) == 0 {
 		return p, infer.Errorf(infer.InvalidArg, "at least one version must be available under the version policy of model '%s'", f.Name)
+	}
+	if len(p.Versions) > maxVersions {
+		return p, infer.Errorf(infer.InvalidArg, "the version policy of model '%s' chooses %d versions, the most is %d", f.Name, len(p.Versions), maxVersions)
 	}
 	return p, unsupported(p.Config)
 }
@@ -207,16 +213,18 @@ func (p *Plan) describe(ctx context.Context, v *VersionPlan) (*worker.DescribeRe
 
 // labels reads the label files. A last line without content is none.
 func (p *Plan) labels(v *VersionPlan) error {
+	left := int64(maxLabels)
 	for i, out := range v.Spec.Config.Output {
 		if out.LabelFilename == "" {
 			continue
 		}
-		data, err := p.Folder.Read(out.LabelFilename, maxLabels)
+		data, err := p.Folder.Read(out.LabelFilename, left)
 		if err != nil {
 			fault := modelconfig.Faults{{Path: fmt.Sprintf("output[%d].label_filename", i),
 				Msg: fmt.Sprintf("label file of output '%s': %s", out.Name, err)}}
 			return p.Source.Locate(infer.Errorf(infer.CodeOf(err), "%w", fault))
 		}
+		left -= int64(len(data))
 		lines := strings.Split(string(data), "\n")
 		if lines[len(lines)-1] == "" {
 			lines = lines[:len(lines)-1]

@@ -9,20 +9,21 @@ import (
 
 const (
 	stateFolder = "initial_state" // of a model's folder
-	maxStates   = 1 << 30         // bytes of one file
+	maxStates   = 1 << 30         // bytes of a version's files
 )
 
 // initialStates reads the files that implicit states begin with.
 // Source: initial_state.data_file of message ModelSequenceBatching.State,
 // proto/modelconfig/model_config.proto.
 func (p *Plan) initialStates(v *VersionPlan) error {
+	left := int64(maxStates)
 	for i, st := range v.Spec.Config.GetSequenceBatching().GetState() {
 		for _, init := range st.InitialState {
 			name := init.GetDataFile()
 			if name == "" || v.States[name] != nil {
 				continue
 			}
-			data, err := p.Folder.Read(stateFolder+"/"+name, maxStates)
+			data, err := p.Folder.Read(stateFolder+"/"+name, left)
 			if err != nil {
 				fault := modelconfig.Faults{{Path: fmt.Sprintf("sequence_batching.state[%d]", i),
 					Msg: fmt.Sprintf("initial state of '%s': %s", st.InputName, err)}}
@@ -32,6 +33,7 @@ func (p *Plan) initialStates(v *VersionPlan) error {
 				v.States = map[string][]byte{}
 			}
 			v.States[name] = data
+			left -= int64(len(data))
 		}
 	}
 	return nil
