@@ -65,6 +65,9 @@ type RepositoryConfig struct {
 	NoAutoComplete  bool
 	StrictReadiness bool
 	LoadThreads     int
+	LoadQueue       int           // --model-load-queue-size
+	WarmupRequests  int           // --model-warmup-max-requests
+	WarmupTime      time.Duration // --model-warmup-max-secs
 	LoadRetries     int
 	Mode            repository.Mode // --model-control-mode
 	PollInterval    time.Duration   // --repository-poll-secs

@@ -12,11 +12,18 @@ import (
 
 // answer runs one call of the control part: open, ask, close.
 func answer[T any](ctx context.Context, s *Service, method string, action infer.Action, name, version string, ask func() (T, error)) (T, error) {
+	return answerWithin(ctx, s, method, infer.Envelope{Action: action, Model: name, Version: version},
+		func(context.Context) (T, error) { return ask() })
+}
+
+// answerWithin is answer for what asks with the context that the call was opened with. what is its
+// action, model and version.
+func answerWithin[T any](ctx context.Context, s *Service, method string, what infer.Envelope, ask func(ctx context.Context) (T, error)) (T, error) {
 	env := infer.Envelope{Method: method, Change: methods[method].changes}
-	ctx, err := s.open(ctx, &env, action, name, version)
+	ctx, err := s.open(ctx, &env, what.Action, what.Model, what.Version)
 	var v, none T
 	if err == nil {
-		v, err = ask()
+		v, err = ask(ctx)
 	}
 	if err == nil {
 		v = shown(s, &env, v)

@@ -12,9 +12,13 @@ func errRepositoryName() error {
 	return infer.Errorf(infer.Unsupported, "'repository_name' specification is not supported")
 }
 
+func repositoryCall(model string) infer.Envelope {
+	return infer.Envelope{Action: infer.ActionModelRepository, Model: model}
+}
+
 // RepositoryModelLoad loads a model, or loads it again.
 func (s *Service) RepositoryModelLoad(ctx context.Context, r *inference.RepositoryModelLoadRequest) (*inference.RepositoryModelLoadResponse, error) {
-	return answer(ctx, s, "RepositoryModelLoad", infer.ActionModelRepository, r.ModelName, "", func() (*inference.RepositoryModelLoadResponse, error) {
+	return answerWithin(ctx, s, "RepositoryModelLoad", repositoryCall(r.ModelName), func(ctx context.Context) (*inference.RepositoryModelLoadResponse, error) {
 		if r.RepositoryName != "" {
 			return nil, errRepositoryName()
 		}
@@ -25,7 +29,7 @@ func (s *Service) RepositoryModelLoad(ctx context.Context, r *inference.Reposito
 // RepositoryModelUnload takes a model out of service.
 // Source of the text: the model repository extension in the original's grpc_server.cc.
 func (s *Service) RepositoryModelUnload(ctx context.Context, r *inference.RepositoryModelUnloadRequest) (*inference.RepositoryModelUnloadResponse, error) {
-	return answer(ctx, s, "RepositoryModelUnload", infer.ActionModelRepository, r.ModelName, "", func() (*inference.RepositoryModelUnloadResponse, error) {
+	return answerWithin(ctx, s, "RepositoryModelUnload", repositoryCall(r.ModelName), func(ctx context.Context) (*inference.RepositoryModelUnloadResponse, error) {
 		if r.RepositoryName != "" {
 			return nil, errRepositoryName()
 		}

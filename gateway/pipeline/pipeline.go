@@ -94,6 +94,9 @@ func (p *Pipeline) Open(ctx context.Context, env *infer.Envelope) (context.Conte
 	if err != nil {
 		return nil, err
 	}
+	if env.Change && env.Action == infer.ActionModelRepository {
+		ctx = infer.WithCaller(ctx, env.Caller()) // loads are shared fairly
+	}
 	return ctx, nil
 }
 

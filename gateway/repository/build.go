@@ -8,26 +8,10 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// tryBuild builds with the configured number of further tries.
-func (r *Repository) tryBuild(ctx context.Context, plan *Plan, n int64, like *Model) (m *Model, err error) {
-	if err := r.take(ctx); err != nil {
-		return nil, err
-	}
-	defer r.give()
-	for try := range 1 + max(0, r.cfg.LoadRetries) {
-		if try > 0 {
-			r.deps.Log.Warn(fmt.Sprintf("loading '%s' version %d again: %s", plan.Folder.Name, n, err))
-		}
-		if m, err = r.build(ctx, plan, n, like); err == nil || ctx.Err() != nil {
-			return m, err
-		}
-	}
-	return nil, err
-}
-
-// build makes a version whole: completed, loaded, with a scheduler. Nothing of it is
-// left when it fails.
-func (r *Repository) build(ctx context.Context, plan *Plan, n int64, like *Model) (*Model, error) {
+// make makes a version whole: completed, loaded, warmed up, with a scheduler. Nothing of it is
+// left when it fails, once it returns. The parameters are threadWork's.
+func (c *change) make(ctx, undo context.Context, fail context.CancelCauseFunc, n int64) (*Model, error) {
+	r, plan := c.r, c.plan
 	v, err := plan.Version(ctx, n, false)
 	if err != nil {
 		return nil, err
@@ -51,7 +35,7 @@ func (r *Repository) build(ctx context.Context, plan *Plan, n int64, like *Model
 	if ensemble {
 		m.ready.Store(1) // as long as its steps are
 		v.Spec.Instances = nil
-	} else if err := r.loadWorker(ctx, m, v, like); err != nil {
+	} else if err := r.loadWorker(ctx, m, v, c.likes[n]); err != nil {
 		return nil, err
 	}
 	if r.deps.NewStats != nil {
@@ -61,12 +45,12 @@ func (r *Repository) build(ctx context.Context, plan *Plan, n int64, like *Model
 	for i := range executors {
 		executors[i] = m.loaded.Executor(i)
 	}
-	if err := r.warmUp(ctx, m, v.samples, executors); err != nil {
-		return nil, errors.Join(err, r.free(ctx, m))
+	if err := r.warmupOf(m, v.samples).load(ctx, fail, executors); err != nil {
+		return nil, errors.Join(err, r.free(undo, m))
 	}
 	s, err := r.deps.NewScheduler(m, executors)
 	if err != nil {
-		return nil, errors.Join(err, r.free(ctx, m))
+		return nil, errors.Join(err, r.free(undo, m))
 	}
 	m.setScheduler(s)
 	r.keepWarm(ctx, m, v.samples, executors)

@@ -48,6 +48,7 @@ type change struct {
 	over    []*Model         // replaced or dropped by the swap
 	keep    map[int64]bool   // of the plan's versions: they go on as they are
 	poll    bool             // somebody may be writing to the folder
+	pending *pendingLoad     // what later calls end
 	started time.Time
 }
 
@@ -57,40 +58,62 @@ var errNoModel = errors.New("model not found in any model repository")
 // errTorn says that a model's files changed under its load.
 var errTorn = errors.New("the model's files changed while they were read")
 
+func (r *Repository) newChange(f Folder, l *pendingLoad, poll bool) *change {
+	return &change{r: r, k: f.key(), folder: f, call: l.call, poll: poll, pending: l, started: time.Now(),
+		lease: &lease{r: r, name: f.Name, uses: 1}}
+}
+
 // reload makes a model serve what its folder, or the call, says. The caller holds the
 // model's turn. Where something serves already it goes on until all is ready that takes
-// its place, and stays when that fails. The error is what a load call answers.
-func (r *Repository) reload(ctx context.Context, f Folder, call *Override, poll bool) error {
-	c := &change{r: r, k: f.key(), folder: f, call: call, poll: poll, started: time.Now(), lease: &lease{r: r, name: f.Name, uses: 1}}
+// its place, and stays when that fails. The error is what a load call answers. When ctx ends
+// it returns at once: see tryBuild.
+func (c *change) reload(ctx context.Context) error {
+	r := c.r
 	c.now()
-	if len(call.Files) == 0 {
+	if len(c.call.Files) == 0 {
 		var err error
-		if c.tried, err = lookAt(f.Dir); err != nil {
+		c.tried, err = lookAt(c.folder.Dir)
+		r.pending.saw(c.pending, c.tried)
+		if err != nil {
 			return c.refuse(infer.Errorf(infer.Internal, "failed to read the model folder: %w", err))
 		}
 		if c.idle() {
 			return nil
 		}
 	}
-	if err := c.prepare(ctx); err != nil {
-		c.lease.fail(ctx)
-		return c.refuse(err)
+	err := c.prepare(ctx)
+	if err == nil {
+		err = r.readySteps(ctx, c)
 	}
-	if err := r.readySteps(ctx, c); err != nil {
+	if over := wasOvertaken(ctx); err != nil && over != nil {
+		return c.yield(ctx, over)
+	}
+	if err != nil {
 		c.lease.fail(ctx)
 		return c.refuse(err)
 	}
 	c.compare()
 	c.announce()
 	c.buildAll(ctx)
-	if poll && len(c.built) > 0 && c.torn() {
-		for n, m := range c.built {
-			c.failed[n] = errTorn
-			c.useless = append(c.useless, m)
+	switch {
+	case ctx.Err() != nil:
+		c.discard(stopped(ctx))
+		if err := wasOvertaken(ctx); err != nil && len(c.failed) > 0 {
+			return c.yield(ctx, err)
 		}
-		clear(c.built)
+	case c.poll && len(c.built) > 0 && c.torn():
+		c.discard(errTorn)
 	}
 	return c.finish(ctx)
+}
+
+// discard lets nothing be served of what was built.
+func (c *change) discard(why error) {
+	for n, m := range c.built {
+		c.failed[n] = why
+		c.useless = append(c.useless, m)
+	}
+	clear(c.built)
 }
 
 // now reads what serves.
@@ -154,7 +177,7 @@ func (c *change) prepare(ctx context.Context) error {
 	if f.Dir, err = c.agents(ctx, f); err != nil {
 		return err
 	}
-	c.plan, err = c.r.open(ctx, f)
+	c.plan, err = c.open(ctx, f)
 	return err
 }
 
@@ -228,7 +251,7 @@ func (c *change) buildAll(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, n := range c.build {
 		wg.Go(func() {
-			m, err := c.r.tryBuild(ctx, c.plan, n, c.likes[n])
+			m, err := c.tryBuild(ctx, n)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -271,6 +294,22 @@ func (c *change) refuse(err error) error {
 		}
 	})
 	return &LoadError{Name: name, Polled: c.plan != nil && c.plan.checked, Err: err}
+}
+
+// yield ends a load in favour of a later call: what the index says of the model is that call's.
+func (c *change) yield(ctx context.Context, err error) error {
+	c.r.deps.Log.Info(err.Error())
+	c.r.update(func(map[key]*entry) {
+		e := c.r.entryLocked(c.k)
+		for n := range c.failed {
+			if v := e.versions[n]; v != nil && v.state == Loading {
+				v.state, v.reason = Unavailable, reasonUnloaded
+			}
+		}
+	})
+	c.lease.fail(ctx)
+	c.r.retireLater(ctx, c.useless, nil)
+	return err
 }
 
 // finish swaps in what was built, or gives it up where a version failed and others

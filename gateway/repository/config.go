@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -21,12 +22,17 @@ type Config struct {
 	NoAutoComplete  bool          // --disable-auto-complete-config
 	StrictReadiness bool          // --strict-readiness: Ready needs every model
 	LoadThreads     int           // --model-load-thread-count; 0: 4
+	LoadQueue       int           // --model-load-queue-size: load calls of one caller; 0: 1000
 	LoadRetries     int           // --model-load-retry-count: further tries after a failure
 	Mode            Mode          // --model-control-mode
 	PollInterval    time.Duration // --repository-poll-secs; 0: never, also with Poll
 	Startup         []string      // --load-model, with Explicit; "*" alone: all
 	ConfigName      string        // --model-config-name; "": config.pbtxt
 	Namespacing     bool          // --model-namespacing
+	// WarmupRequests is --model-warmup-max-requests: the most requests of warm-up of a version,
+	// those of all samples on all instances; 0: 100,000.
+	WarmupRequests int
+	WarmupTime     time.Duration // --model-warmup-max-secs: of one version; 0: 5 minutes
 	// GPULimits is --model-load-gpu-limit: CUDA ordinal → the most of its memory, as a
 	// fraction, that may be in use when a model is loaded onto it.
 	GPULimits map[int]float64
@@ -50,8 +56,20 @@ const (
 // String is the mode as the flag has it.
 func (m Mode) String() string { return [...]string{"none", "poll", "explicit"}[m] }
 
-// defaultLoadThreads is --model-load-thread-count's default.
-const defaultLoadThreads = 4
+// The defaults of --model-load-thread-count and --model-load-queue-size.
+const (
+	defaultLoadThreads = 4
+	defaultLoadQueue   = 1000
+)
+
+// The bounds of a version's warm-up, where Config has none.
+const (
+	DefaultWarmupRequests = 100_000
+	DefaultWarmupTime     = 5 * time.Minute
+)
+
+func (c *Config) warmupRequests() int       { return cmp.Or(c.WarmupRequests, DefaultWarmupRequests) }
+func (c *Config) warmupTime() time.Duration { return cmp.Or(c.WarmupTime, DefaultWarmupTime) }
 
 // options are the settings for one backend, its own before those for all.
 func (c *Config) options(backend string) map[string]string {

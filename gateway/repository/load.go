@@ -42,7 +42,7 @@ func (r *Repository) LoadAll(ctx context.Context) error {
 	defer close(r.started)
 	ctx, end, ok := r.begin(ctx)
 	if !ok {
-		return infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the server is shutting down")
+		return errStopping()
 	}
 	defer end()
 	r.scratch.clean()
@@ -107,7 +107,7 @@ func (r *Repository) loadSet(ctx context.Context, folders []Folder, explicit boo
 		note(r.inTurn(ctx, f, &Override{}, nil))
 	}
 	for _, f := range folders {
-		r.reconsider(ctx, f.Name)
+		r.reconsiderSoon(ctx, f.Name)
 	}
 	return errors.Join(errs...)
 }
@@ -127,27 +127,6 @@ func plainLoad(err error) error {
 	}
 	return errors.Join(errs...)
 }
-
-// open plans a model while it holds a token: reading many configs at once would only
-// move the disk's head.
-func (r *Repository) open(ctx context.Context, f Folder) (*Plan, error) {
-	if err := r.take(ctx); err != nil {
-		return &Plan{}, err
-	}
-	defer r.give()
-	return Open(f, &r.cfg, r.deps.Workers)
-}
-
-func (r *Repository) take(ctx context.Context) error {
-	select {
-	case r.load <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return infer.Errorf(infer.Cancelled, "loading was stopped: %w", context.Cause(ctx))
-	}
-}
-
-func (r *Repository) give() { <-r.load }
 
 // retireLater retires models that are in no view any more, in the background; Close
 // waits for it. done is told of each that is gone.

@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path/filepath"
@@ -42,23 +43,54 @@ func (r *Repository) running() error {
 // returns when it does and the requests of the versions before are answered, or nearly
 // so. A model that serves goes on until then, and stays as it was when the load fails.
 // Loads of one model follow one another. When ctx ends, Load returns; what it began goes
-// on. Errors: Unavailable in another control mode, *LoadError, Cancelled.
+// on. Errors: Unavailable in another control mode, ResourceExhausted where the caller
+// (infer.CallerOf) has too many loads, *LoadError, Cancelled, also where a later call overtook it.
 func (r *Repository) Load(ctx context.Context, name string, call *Override) error {
 	if err := r.controlled(); err != nil {
 		return err
 	}
 	return r.operate(ctx, func(ctx context.Context) error {
+		leave, err := r.enter(infer.CallerOf(ctx))
+		if err != nil {
+			return err
+		}
+		defer leave()
+		l := &pendingLoad{key: key{name: name}, any: true, call: call}
+		ctx = r.pending.add(ctx, l)
+		defer r.pending.remove(l)
 		folders, err := r.targets(ctx, name, call)
 		if err != nil {
+			if over := wasOvertaken(ctx); over != nil {
+				return over
+			}
 			return err
 		}
 		var errs []error
 		for _, f := range folders { // of several namespaces
 			errs = append(errs, r.inTurn(ctx, f, call, func(e *entry) { e.explicit = true }))
 		}
-		r.reconsider(ctx, name)
+		r.reconsiderSoon(ctx, name)
 		return errors.Join(errs...)
 	})
+}
+
+// enter counts a load call of a caller until leave.
+func (r *Repository) enter(caller string) (leave func(), err error) {
+	most := cmp.Or(r.cfg.LoadQueue, defaultLoadQueue)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.calls[caller] >= most {
+		return nil, infer.Refusef(infer.ResourceExhausted, infer.ReasonQueueFull, "%d load calls of this caller wait or are under way, "+
+			"the most of --model-load-queue-size is %d", r.calls[caller], most)
+	}
+	r.calls[caller]++
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.calls[caller]--; r.calls[caller] == 0 {
+			delete(r.calls, caller)
+		}
+	}, nil
 }
 
 // targets are the folders that a load call means.
@@ -86,7 +118,7 @@ func (r *Repository) targets(ctx context.Context, name string, call *Override) (
 func (r *Repository) operate(ctx context.Context, do func(context.Context) error) error {
 	inner, end, ok := r.begin(context.WithoutCancel(ctx))
 	if !ok {
-		return infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the server is shutting down")
+		return errStopping()
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -101,19 +133,21 @@ func (r *Repository) operate(ctx context.Context, do func(context.Context) error
 	}
 }
 
-// inTurn reloads a model when it is its turn. before, if any, is told the entry first.
+// inTurn reloads a model when it is its turn. It ends the loads before it that would load
+// something else; the load of an ensemble's step does not, but comes after them. before, if any,
+// is told the entry first.
 func (r *Repository) inTurn(ctx context.Context, f Folder, call *Override, before func(*entry)) error {
-	if (f.ensemble() || call.ensemble(f.Name)) && ctx.Value(pathKey{}) == nil {
-		give, err := r.turns.take(ctx, key{})
-		if err != nil {
-			return err
-		}
-		defer give()
-	}
-	if path, _ := ctx.Value(pathKey{}).([]key); slices.Contains(path, f.key()) {
+	p := pathOf(ctx)
+	if slices.Contains(p.keys, f.key()) {
 		return nil // a circle, which the ensemble at its beginning finds
 	}
-	give, err := r.turns.take(ctx, f.key())
+	l := &pendingLoad{key: f.key(), call: call}
+	ctx = r.pending.add(ctx, l)
+	defer r.pending.remove(l)
+	if len(p.keys) == 0 {
+		r.pending.loading(l, f.Dir)
+	}
+	give, err := r.turns.take(ctx, p.chain, f.key())
 	if err != nil {
 		return err
 	}
@@ -123,7 +157,9 @@ func (r *Repository) inTurn(ctx context.Context, f Folder, call *Override, befor
 		before(r.entryLocked(f.key()))
 		r.mu.Unlock()
 	}
-	return r.reload(ctx, f, call, r.cfg.Mode == Poll)
+	err = r.newChange(f, l, r.cfg.Mode == Poll).reload(within(ctx, p))
+	r.recheck(ctx, f.key())
+	return err
 }
 
 // Unload is an unload call: when it returns, no request gets the model any more; its
@@ -158,13 +194,14 @@ func (r *Repository) meantBy(name string) (keys []key) {
 }
 
 func (r *Repository) unload(ctx context.Context, k key, dependents bool) error {
-	give, err := r.turns.take(ctx, k)
+	r.pending.unloading(k)
+	give, err := r.turns.take(ctx, &chain{}, k)
 	if err != nil {
 		return err
 	}
 	needs := r.drop(ctx, k, false)
 	give()
-	r.reconsider(ctx, k.name)
+	r.reconsiderSoon(ctx, k.name)
 	if !dependents {
 		return nil
 	}
@@ -207,7 +244,7 @@ func (r *Repository) drop(ctx context.Context, k key, park bool) []Need {
 }
 
 // unneeded finds the model of a step that was loaded for ensembles alone, none of which
-// is left.
+// is left, and that nobody loads just now.
 func (r *Repository) unneeded(own string, n Need) (key, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -216,7 +253,7 @@ func (r *Repository) unneeded(own string, n Need) (key, bool) {
 		if e == nil {
 			continue
 		}
-		if e.explicit || !e.wanted {
+		if e.explicit || !e.wanted || r.pending.has(k) {
 			return key{}, false
 		}
 		for _, o := range r.entries {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -13,7 +14,8 @@ import (
 const slack = 10
 
 // Run takes over changes of the repositories until ctx ends, in mode Poll; it begins
-// when LoadAll is over. A folder is taken once two looks at it saw the same files, so
+// when LoadAll is over. It goes on polling while models are loaded, and returns when all loads
+// have ended. A folder is taken once two looks at it saw the same files, so
 // that one which is being written is left alone. A repository that can't be listed keeps
 // its models.
 func (r *Repository) Run(ctx context.Context) {
@@ -29,13 +31,17 @@ func (r *Repository) Run(ctx context.Context) {
 	tick := time.NewTicker(r.cfg.PollInterval)
 	defer tick.Stop()
 	last := ""
+	var loads sync.WaitGroup
+	defer loads.Wait()
 	for {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
-		err := r.poll(ctx, watch)
+		begun := make(chan error)
+		loads.Go(func() { r.poll(ctx, watch, begun) })
+		err := <-begun
 		text := ""
 		if err != nil {
 			text = err.Error()
@@ -47,16 +53,27 @@ func (r *Repository) Run(ctx context.Context) {
 	}
 }
 
-// poll looks at all folders once, and loads and unloads what has changed.
-func (r *Repository) poll(ctx context.Context, watch *steady) error {
+// poll looks at all folders once, and loads and unloads what has changed. It sends once, what
+// went wrong in looking, before it loads.
+func (r *Repository) poll(ctx context.Context, watch *steady, looked chan<- error) {
 	ctx, end, ok := r.begin(ctx)
 	if !ok {
-		return nil
+		looked <- nil
+		return
 	}
 	defer end()
+	changed, err := r.look(ctx, watch)
+	looked <- err
+	if len(changed) > 0 {
+		// what can't be loaded is logged and in the index
+		_ = r.loadSet(ctx, changed, false)
+	}
+}
+
+// look finds the folders that have changed, and unloads the models whose folders are gone.
+func (r *Repository) look(ctx context.Context, watch *steady) (changed []Folder, err error) {
 	folders, failed, err := r.find(ctx, "")
 	there := map[key]bool{}
-	var changed []Folder
 	for _, f := range folders {
 		there[f.key()] = true
 		if r.changed(f, watch) {
@@ -68,25 +85,25 @@ func (r *Repository) poll(ctx context.Context, watch *steady) error {
 		for _, k := range r.gone(there) {
 			r.deps.Log.Info(fmt.Sprintf("model '%s' is not in the repository any more", k.name))
 			if err := r.unload(ctx, k, false); err != nil {
-				return err
+				return changed, err
 			}
 			r.forget(k)
 		}
 	}
-	if len(changed) > 0 {
-		// what can't be loaded is logged and in the index
-		_ = r.loadSet(ctx, changed, false)
-	}
-	return err
+	return changed, err
 }
 
-// changed says that a folder is another than the one that was loaded last, and is whole.
+// changed says that a folder is another than the one that was loaded last, or is being loaded,
+// and is whole.
 func (r *Repository) changed(f Folder, watch *steady) bool {
 	l, err := lookAt(f.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false // it is being removed
 	}
 	still := watch.still(f.key(), l, time.Now())
+	if r.pending.covers(f.key(), l) {
+		return false
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.entries[f.key()]

@@ -2,6 +2,7 @@ package repository
 
 import (
 	"bufio"
+	"context"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -11,6 +12,13 @@ import (
 	"testing"
 	"time"
 )
+
+// polled polls once and waits for what is loaded.
+func polled(ctx context.Context, r *Repository, watch *steady) (err error) {
+	looked := make(chan error, 1)
+	r.poll(ctx, watch, looked)
+	return <-looked
+}
 
 var update = flag.Bool("update", false, "write the transcripts again")
 
@@ -94,7 +102,7 @@ func TestPoll(t *testing.T) {
 	watch := newSteady(time.Nanosecond)
 	look := func() {
 		t.Helper()
-		if err := r.poll(t.Context(), watch); err != nil {
+		if err := polled(t.Context(), r, watch); err != nil {
 			t.Error(err)
 		}
 	}
@@ -125,7 +133,7 @@ func TestPoll(t *testing.T) {
 	if err := os.Rename(dir, dir+"-away"); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.poll(t.Context(), watch); err == nil {
+	if err := polled(t.Context(), r, watch); err == nil {
 		t.Error("a repository is gone and nobody says so")
 	}
 	if ok, _ := r.ModelReady("new", ""); !ok {
@@ -161,7 +169,7 @@ func TestTornLoad(t *testing.T) {
 	if w.loaded["m/1"].unloaded.Load() == 0 {
 		eventually(t, "freed", func() bool { return w.loaded["m/1"].unloaded.Load() == 1 })
 	}
-	if err := r.poll(t.Context(), newSteady(0)); err != nil || index(r) != "m 1 READY\n" {
+	if err := polled(t.Context(), r, newSteady(0)); err != nil || index(r) != "m 1 READY\n" {
 		t.Errorf("the next look: %v, %s", err, index(r))
 	}
 	if err := r.Close(t.Context()); err != nil {

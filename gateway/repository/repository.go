@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-serve/sluice/infer"
 )
@@ -40,19 +41,21 @@ type Repository struct {
 
 	view        atomic.Pointer[view]
 	generations atomic.Uint64
-	load        chan struct{} // a token for each version that may load at the same time
+	threads     *loadThreads
+	pending     pendingLoads
 	warmups     atomic.Uint64 // batches of warm-up so far
 	turns       turns
 	started     chan struct{}  // closed when LoadAll is over
 	busy        sync.WaitGroup // loads, and versions on their way out; added to under mu
 
 	mu      sync.Mutex
-	entries map[key]*entry             // mu
-	joined  map[string]*registered     // mu; by path
-	loads   map[int]context.CancelFunc // mu; of loads that busy counts
-	leaving map[int]context.CancelFunc // mu; of versions on their way out
-	serial  int                        // mu; of both
-	closed  bool                       // mu
+	entries map[key]*entry                  // mu
+	joined  map[string]*registered          // mu; by path
+	loads   map[int]context.CancelCauseFunc // mu; of loads that busy counts
+	leaving map[int]context.CancelCauseFunc // mu; of versions on their way out
+	calls   map[string]int                  // mu; load calls under way, by caller
+	serial  int                             // mu; of both
+	closed  bool                            // mu
 }
 
 // key names a model, and where namespaces are on, its repository, too.
@@ -110,9 +113,10 @@ func New(cfg Config, deps Deps) *Repository {
 	if deps.Changed == nil {
 		deps.Changed = func() {}
 	}
-	r := &Repository{cfg: cfg, deps: deps, load: make(chan struct{}, cfg.LoadThreads), entries: map[key]*entry{},
-		loads: map[int]context.CancelFunc{}, leaving: map[int]context.CancelFunc{}, started: make(chan struct{}), scratch: scratch{parent: cfg.TempDir}}
-	r.turns.all = map[key]*turn{}
+	r := &Repository{cfg: cfg, deps: deps, threads: newLoadThreads(cfg.LoadThreads), entries: map[key]*entry{},
+		loads: map[int]context.CancelCauseFunc{}, leaving: map[int]context.CancelCauseFunc{}, started: make(chan struct{}), scratch: scratch{parent: cfg.TempDir}}
+	r.calls = map[string]int{}
+	r.turns.all, r.pending.all = map[key]*turn{}, map[string][]*pendingLoad{}
 	r.view.Store(&view{models: map[string]*served{}})
 	return r
 }
@@ -273,14 +277,14 @@ func (r *Repository) begin(ctx context.Context) (context.Context, func(), bool) 
 
 // countLocked counts something in busy, which ends with the ctx that it gives, at the
 // latest when its cancel function in ends is called.
-func (r *Repository) countLocked(ctx context.Context, ends map[int]context.CancelFunc) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
+func (r *Repository) countLocked(ctx context.Context, ends map[int]context.CancelCauseFunc) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
 	r.serial++
 	n := r.serial
 	ends[n] = cancel
 	r.busy.Add(1)
 	return ctx, func() {
-		cancel()
+		cancel(nil)
 		r.mu.Lock()
 		delete(ends, n)
 		r.mu.Unlock()
@@ -296,7 +300,7 @@ func (r *Repository) Close(ctx context.Context) error {
 	r.update(func(entries map[key]*entry) {
 		r.closed = true
 		for _, cancel := range r.loads {
-			cancel()
+			cancel(errStopping())
 		}
 		for _, e := range entries {
 			for _, v := range e.versions {
@@ -317,9 +321,36 @@ func (r *Repository) Close(ctx context.Context) error {
 	}
 	wg.Wait()
 	stop := context.AfterFunc(ctx, r.hurry)
-	r.busy.Wait()
+	errs = append(errs, r.settled(ctx))
 	stop()
 	return errors.Join(append(errs, r.scratch.close())...)
+}
+
+// settled waits for loads and for versions on their way out; when ctx ends first, as long as they
+// may take to free what they have. What a worker does not end by then ends with the worker.
+func (r *Repository) settled(ctx context.Context) error {
+	over := make(chan struct{})
+	go func() {
+		r.busy.Wait()
+		close(over)
+	}()
+	select {
+	case <-over:
+		return nil
+	case <-ctx.Done():
+	}
+	late := time.NewTimer(2 * unloadTime)
+	defer late.Stop()
+	select {
+	case <-over:
+		return nil
+	case <-late.C:
+		return errors.New("loads that could not be interrupted, or versions, are still being freed")
+	}
+}
+
+func errStopping() error {
+	return infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the server is shutting down")
 }
 
 // hurry cuts short what is on its way out.
@@ -327,6 +358,6 @@ func (r *Repository) hurry() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, cancel := range r.leaving {
-		cancel()
+		cancel(errStopping())
 	}
 }

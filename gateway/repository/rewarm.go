@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/sluice-serve/sluice/infer"
 )
@@ -31,12 +32,17 @@ func (r *Repository) keepWarm(ctx context.Context, m *Model, samples []sample, e
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
-	w := r.warmupOf(m)
+	w := r.warmupOf(m, samples)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.rewarm = &rewarmer{
 		begin: func() (context.Context, context.CancelFunc) { return context.WithCancel(ctx) },
-		run:   func(ctx context.Context, i int) error { return w.instance(ctx, samples, executors[i]) },
+		run: func(ctx context.Context, i int) error {
+			late := make(chan struct{})
+			limit := time.AfterFunc(w.limit, func() { close(late) })
+			defer limit.Stop()
+			return w.instance(ctx, late, executors[i])
+		},
 		failed: func(i int, err error) {
 			r.deps.Log.Error(fmt.Sprintf("instance %d of '%s' version %d serves, but its warm-up failed after a restart: %s", i, m.Name, m.Version, err))
 		},

@@ -3,6 +3,7 @@ package repository
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/sluice-serve/sluice/infer"
 	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
@@ -77,5 +78,35 @@ func TestInstancesThatComeBackAreWarmedUp(t *testing.T) {
 		if state() || len(other.batches) != 0 {
 			t.Error("an instance came up after the end")
 		}
+	})
+}
+
+// lateExecutor ends a batch when it is cancelled, and not before.
+type lateExecutor struct{ warmExecutor }
+
+func (e *lateExecutor) Cancel(b *infer.Batch, _ int) {
+	b.Deliver(&infer.Result{Err: infer.Errorf(infer.Cancelled, "cancelled")})
+}
+
+// An instance that comes back and does not get warm in time serves, once its batch has ended.
+func TestInstanceThatComesBackIsWarmedUpForABoundedTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &VersionPlan{Spec: LoadSpec{Name: "m", Version: 1, Config: &configpb.ModelConfig{Name: "m"}, Instances: make([]InstanceSpec, 1)}}
+		m := newModel(v, func() {})
+		m.setScheduler(&fakeScheduler{up: map[int]bool{0: true}})
+		e := &lateExecutor{}
+		New(Config{WarmupTime: time.Minute}, deps(&fakeWorkers{})).keepWarm(t.Context(), m, []sample{{name: "s", size: 1, count: 2}}, []infer.Executor{e})
+		m.instanceChanged(0, false)
+		m.instanceChanged(0, true)
+		up := func() int { synctest.Wait(); _, n := m.Instances(); return n }
+		time.Sleep(time.Minute - 1)
+		if n := up(); n != 0 {
+			t.Errorf("%d instances before the time is over, want none", n)
+		}
+		time.Sleep(1)
+		if n := up(); n != 1 || len(e.batches) != 1 {
+			t.Errorf("%d instances after %d batches, want one after one", n, len(e.batches))
+		}
+		m.stopWarming()
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/sluice-serve/sluice/infer"
 	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
@@ -77,8 +78,25 @@ func (r *Repository) missing(own string, needs []Need) []string {
 	return names
 }
 
-// pathKey carries the ensembles whose loads led to this one.
+// pathKey carries a loadPath.
 type pathKey struct{}
+
+// loadPath are the ensembles whose loads led to one of a step, and the turns that they hold.
+type loadPath struct {
+	keys  []key
+	chain *chain
+}
+
+func pathOf(ctx context.Context) loadPath {
+	if p, ok := ctx.Value(pathKey{}).(loadPath); ok {
+		return p
+	}
+	return loadPath{chain: &chain{}}
+}
+
+func within(ctx context.Context, p loadPath) context.Context {
+	return context.WithValue(ctx, pathKey{}, p)
+}
 
 // readySteps loads the models that an ensemble needs and that are not loaded, or whose
 // folders have changed. One that can't be loaded and serves on is good enough.
@@ -91,11 +109,11 @@ func (r *Repository) readySteps(ctx context.Context, c *change) error {
 		r.park(c, false)
 		return err
 	}
-	path, _ := ctx.Value(pathKey{}).([]key)
-	if slices.Contains(path, c.k) {
+	p := pathOf(ctx)
+	if slices.Contains(p.keys, c.k) {
 		return infer.Errorf(infer.InvalidArg, "ensemble %s contains itself", c.k.name)
 	}
-	ctx = context.WithValue(ctx, pathKey{}, append(slices.Clone(path), c.k))
+	ctx = within(ctx, loadPath{append(slices.Clone(p.keys), c.k), p.chain})
 	if r.cfg.Mode == Explicit {
 		var seen []key
 		for _, n := range needs {
@@ -114,6 +132,9 @@ func (r *Repository) readySteps(ctx context.Context, c *change) error {
 			}
 		}
 	}
+	if ctx.Err() != nil {
+		return stopped(ctx)
+	}
 	err := r.stepsFault(ctx, c.k, c.plan.Config)
 	r.park(c, err == nil)
 	return c.plan.Source.Locate(err)
@@ -129,6 +150,60 @@ func meant(folders []Folder, own string, n Need) []Folder {
 		}
 	}
 	return folders
+}
+
+// recheck takes an ensemble out of service whose steps have changed while it was loaded: whoever
+// changed them did not see it yet. The caller holds its turn.
+func (r *Repository) recheck(ctx context.Context, k key) {
+	r.mu.Lock()
+	e := r.entries[k]
+	if e == nil || e.source == nil || e.parked || !e.wanted {
+		r.mu.Unlock()
+		return
+	}
+	fits := r.fits(k, e.source.cfg)
+	r.mu.Unlock()
+	if !fits {
+		r.drop(ctx, k, true)
+	}
+}
+
+// fits says that an ensemble can serve with the models that serve; so can all other models.
+func (r *Repository) fits(k key, cfg *configpb.ModelConfig) bool {
+	needs := Needs(cfg)
+	if len(needs) == 0 {
+		return true
+	}
+	if len(r.missing(k.namespace, needs)) > 0 {
+		return false
+	}
+	_, err := r.checkEnsemble(k, cfg)
+	return err == nil
+}
+
+// reconsiderSoon is reconsider, for which its caller waits as long as for answers of versions
+// that are replaced: another load may have an ensemble's turn for much longer.
+func (r *Repository) reconsiderSoon(ctx context.Context, name string) {
+	if len(r.dependents(name)) == 0 {
+		return
+	}
+	inner, end, ok := r.begin(context.WithoutCancel(ctx))
+	if !ok {
+		return
+	}
+	over := make(chan struct{})
+	go func() {
+		defer end()
+		defer close(over)
+		r.reconsider(inner, name)
+	}()
+	late := time.NewTimer(settleTime)
+	defer late.Stop()
+	select {
+	case <-over:
+	case <-late.C:
+	case <-ctx.Done():
+	}
 }
 
 // reconsider looks at the ensembles that need a model which has changed: one whose step
@@ -156,16 +231,10 @@ func (r *Repository) dependents(name string) []key {
 		if src == nil || !e.wanted && !e.parked {
 			continue
 		}
-		needs := Needs(src.cfg)
-		if !slices.ContainsFunc(needs, func(n Need) bool { return n.Name == name }) {
+		if !slices.ContainsFunc(Needs(src.cfg), func(n Need) bool { return n.Name == name }) {
 			continue
 		}
-		fits := len(r.missing(k.namespace, needs)) == 0
-		if fits {
-			_, err := r.checkEnsemble(k, src.cfg)
-			fits = err == nil
-		}
-		if fits == e.parked {
+		if r.fits(k, src.cfg) == e.parked {
 			all = append(all, k)
 		}
 	}
@@ -174,12 +243,11 @@ func (r *Repository) dependents(name string) []key {
 
 // reconsiderOne does that for one ensemble; moved: it was loaded or taken out of service.
 func (r *Repository) reconsiderOne(ctx context.Context, k key) (moved bool, err error) {
-	giveAll, err := r.turns.take(ctx, key{})
-	if err != nil {
-		return false, err
-	}
-	defer giveAll()
-	give, err := r.turns.take(ctx, k)
+	l := &pendingLoad{key: k, call: &Override{}}
+	ctx = r.pending.add(ctx, l)
+	defer r.pending.remove(l)
+	p := loadPath{chain: &chain{}}
+	give, err := r.turns.take(ctx, p.chain, k)
 	if err != nil {
 		return false, err
 	}
@@ -195,7 +263,9 @@ func (r *Repository) reconsiderOne(ctx context.Context, k key) (moved bool, err 
 	err = r.stepsFault(ctx, k, src.cfg)
 	switch {
 	case err == nil && parked:
-		err := r.reload(ctx, Folder{Name: k.name, Dir: src.dir, Namespace: k.namespace, ConfigName: r.cfg.ConfigName, Config: src.given(), Renamed: src.renamed}, &Override{}, false)
+		f := Folder{Name: k.name, Dir: src.dir, Namespace: k.namespace, ConfigName: r.cfg.ConfigName, Config: src.given(), Renamed: src.renamed}
+		err := r.newChange(f, l, false).reload(within(ctx, p))
+		r.recheck(ctx, k)
 		return err == nil, err
 	case err == nil || parked:
 		return false, nil

@@ -116,7 +116,7 @@ func stormStep(ctx context.Context, t *testing.T, r *Repository, rnd *rand.Rand,
 			t.Errorf("writing %s", file)
 		}
 	default:
-		err = r.poll(ctx, newSteady(0))
+		err = polled(ctx, r, newSteady(0))
 	}
 	if infer.CodeOf(err) == infer.Cancelled && ctx.Err() != nil {
 		t.Errorf("%s: %v", name, err)

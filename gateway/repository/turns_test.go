@@ -137,7 +137,7 @@ func TestPollOfARestoredFolder(t *testing.T) {
 		if err := os.Rename(from, to); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.poll(t.Context(), newSteady(0)); err != nil {
+		if err := polled(t.Context(), r, newSteady(0)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -176,7 +176,7 @@ func TestPollOfAFolderThatCannotBeRead(t *testing.T) {
 	})
 	poll := func(want string) {
 		t.Helper()
-		if err := r.poll(t.Context(), newSteady(0)); err != nil || index(r) != want {
+		if err := polled(t.Context(), r, newSteady(0)); err != nil || index(r) != want {
 			t.Errorf("%v, index %s, want %s", err, index(r), want)
 		}
 		for _, f := range must(r.find(t.Context(), "")) {

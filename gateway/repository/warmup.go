@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-serve/sluice/gateway/modelconfig"
 	"github.com/sluice-serve/sluice/gateway/schedule"
@@ -24,7 +25,7 @@ import (
 // warmupFolder holds the files of model_warmup, below the model's folder.
 const warmupFolder = "warmup"
 
-// maxWarmup bounds the data of one sample, and so the bytes of one of its files.
+// maxWarmup bounds the data of a version's samples, and so the bytes of one of their files.
 const maxWarmup = 1 << 30
 
 // sample is one model_warmup, ready to be run. It is read-only.
@@ -45,6 +46,10 @@ type sample struct {
 func (p *Plan) samples(v *VersionPlan) ([]sample, error) {
 	var all []sample
 	cfg := v.Spec.Config
+	if err := p.warmupRequests(v); err != nil {
+		return nil, err
+	}
+	left := int64(maxWarmup)
 	for _, w := range cfg.GetModelWarmup() {
 		if w.BatchSize == 0 {
 			continue
@@ -52,7 +57,6 @@ func (p *Plan) samples(v *VersionPlan) ([]sample, error) {
 		s := sample{name: w.Name, size: int(w.BatchSize), count: max(1, int(w.Count))}
 		req := &infer.Request{Model: cfg.Name}
 		var added []infer.Tensor
-		left := int64(maxWarmup)
 		for _, name := range slices.Sorted(maps.Keys(w.Inputs)) {
 			t, err := p.warmupTensor(name, w.Inputs[name], left)
 			if err != nil {
@@ -71,10 +75,29 @@ func (p *Plan) samples(v *VersionPlan) ([]sample, error) {
 		if err := newModel(v, func() {}).Validate(req); err != nil {
 			return nil, err
 		}
-		s.inputs = withSequence(cfg, append(req.Inputs, added...))
+		var err error
+		if s.inputs, err = withSequence(cfg, append(req.Inputs, added...), &left); err != nil {
+			return nil, err
+		}
 		all = append(all, s)
 	}
 	return all, nil
+}
+
+// warmupRequests refuses a warm-up of more requests than it may have: those of all samples on all
+// instances, as the statistics count them. Nothing of it is left out.
+func (p *Plan) warmupRequests(v *VersionPlan) error {
+	limit, instances := uint64(p.cfg.warmupRequests()), uint64(max(1, len(v.Spec.Instances)))
+	left := limit
+	for _, w := range v.Spec.Config.GetModelWarmup() {
+		n := uint64(w.BatchSize) * uint64(max(1, w.Count)) // of 32 bits each
+		if n > left/instances {
+			return infer.Errorf(infer.InvalidArg, "warmup sample '%s' runs %d batches of %d requests on %d instances: with it the version has more "+
+				"than %d requests of warm-up, the most of --model-warmup-max-requests", w.Name, max(1, w.Count), w.BatchSize, instances, limit)
+		}
+		left -= n * instances
+	}
+	return nil
 }
 
 func isInput(cfg *configpb.ModelConfig, name string) bool {
@@ -91,16 +114,10 @@ func (p *Plan) warmupTensor(name string, in *configpb.ModelWarmup_Input, limit i
 	if slices.Contains(in.Dims, -1) {
 		return t, infer.Errorf(infer.InvalidArg, "warmup setting expects all variable-size dimensions are specified for input '%s'", name)
 	}
-	unit := t.Datatype.Size()
-	if t.Datatype == infer.Bytes {
-		unit = 4 // each element's length; its text is empty
+	size, err := warmupSize(&t, limit)
+	if err != nil {
+		return t, err
 	}
-	n, err := infer.Elements(t.Shape)
-	if err != nil || unit > 0 && n > limit/unit {
-		return t, infer.Errorf(infer.InvalidArg, "warmup setting for input '%s' has shape %v, more than the %d bytes that a sample may have", name,
-			t.Shape, int64(maxWarmup))
-	}
-	size := n * unit
 	switch data := in.InputDataType.(type) {
 	case *configpb.ModelWarmup_Input_ZeroData:
 		t.Data = make([]byte, size)
@@ -125,6 +142,20 @@ func (p *Plan) warmupTensor(name string, in *configpb.ModelWarmup_Input, limit i
 		return t, infer.Errorf(infer.InvalidArg, "%swarmup setting expects input '%s' to have input_data_type set", (&infer.Request{}).Prefix(), name)
 	}
 	return t, nil
+}
+
+// warmupSize is the bytes of a tensor whose strings are empty; it has at most limit.
+func warmupSize(t *infer.Tensor, limit int64) (int64, error) {
+	unit := t.Datatype.Size()
+	if t.Datatype == infer.Bytes {
+		unit = 4 // each element's length
+	}
+	n, err := infer.Elements(t.Shape)
+	if err != nil || unit > 0 && n > limit/unit {
+		return 0, infer.Errorf(infer.InvalidArg, "warmup setting for input '%s' has shape %v, more than the %d bytes that a version's samples may have", t.Name,
+			t.Shape, int64(maxWarmup))
+	}
+	return n * unit, nil
 }
 
 // randomize fills b with the same bytes each time.
@@ -153,11 +184,15 @@ func (p *Plan) warmupFile(name string, limit int64) ([]byte, error) {
 }
 
 // withSequence adds the controls and states of a sequence model that inputs leave out:
-// a sequence that begins and ends with this request, and has its initial state.
-func withSequence(cfg *configpb.ModelConfig, inputs []infer.Tensor) []infer.Tensor {
+// a sequence that begins and ends with this request, and has its initial state. left is the
+// bytes that samples may still have.
+func withSequence(cfg *configpb.ModelConfig, inputs []infer.Tensor, left *int64) ([]infer.Tensor, error) {
 	seq := cfg.GetSequenceBatching()
+	given := func(name string) bool {
+		return slices.ContainsFunc(inputs, func(in infer.Tensor) bool { return in.Name == name })
+	}
 	add := func(t infer.Tensor) {
-		if slices.ContainsFunc(inputs, func(in infer.Tensor) bool { return in.Name == t.Name }) {
+		if given(t.Name) {
 			return
 		}
 		if cfg.MaxBatchSize > 0 {
@@ -173,24 +208,26 @@ func withSequence(cfg *configpb.ModelConfig, inputs []infer.Tensor) []infer.Tens
 		}
 	}
 	for _, st := range seq.GetState() {
+		if given(st.InputName) {
+			continue
+		}
 		t := infer.Tensor{Name: st.InputName, Datatype: infer.Datatype(st.DataType)}
 		dims := st.Dims
 		if len(st.InitialState) > 0 {
 			dims = st.InitialState[0].Dims
 		}
-		n := int64(1)
 		for _, d := range dims {
-			d = max(d, 1) // a variable dimension without initial state
-			t.Shape = append(t.Shape, d)
-			n *= min(d, maxWarmup/n)
+			t.Shape = append(t.Shape, max(d, 1)) // a variable dimension without initial state
 		}
-		t.Data = make([]byte, n*max(t.Datatype.Size(), 4))
-		if size := t.Datatype.Size(); size > 0 {
-			t.Data = t.Data[:n*size]
+		size, err := warmupSize(&t, *left)
+		if err != nil {
+			return nil, err
 		}
+		*left -= size
+		t.Data = make([]byte, size)
 		add(t)
 	}
-	return inputs
+	return inputs, nil
 }
 
 // controlTensor is a control's value for the one request of a sequence: it starts, it
@@ -219,19 +256,21 @@ func controlTensor(c *configpb.ModelSequenceBatching_Control) infer.Tensor {
 	return t
 }
 
-// warmUp runs a version's samples on every instance, all instances at once, and counts
+// load runs a version's samples on every instance, all instances at once, and counts
 // them in the statistics, as the original does. The first sample that fails is the
-// error, in the original's words. Nothing runs when it returns without ctx having ended.
+// error, in Triton's words; so is a warm-up that takes longer than it may, which ends the
+// load through fail. Nothing runs when it returns without ctx having ended.
 // Source: TritonModelInstance::WarmUp of the original.
-func (r *Repository) warmUp(ctx context.Context, m *Model, samples []sample, executors []infer.Executor) error {
-	if len(samples) == 0 {
+func (w *warmup) load(ctx context.Context, fail context.CancelCauseFunc, executors []infer.Executor) error {
+	if len(w.samples) == 0 {
 		return nil
 	}
-	w := r.warmupOf(m)
+	late := time.AfterFunc(w.limit, func() { fail(w.late(len(executors))) })
+	defer late.Stop()
 	errs := make([]error, len(executors))
 	var wg sync.WaitGroup
 	for i, e := range executors {
-		wg.Go(func() { errs[i] = w.instance(ctx, samples, e) })
+		wg.Go(func() { errs[i] = w.instance(ctx, nil, e) })
 	}
 	wg.Wait()
 	for _, err := range errs {
@@ -242,30 +281,46 @@ func (r *Repository) warmUp(ctx context.Context, m *Model, samples []sample, exe
 	return nil
 }
 
-func (r *Repository) warmupOf(m *Model) *warmup {
-	return &warmup{m: m, ids: &r.warmups, plan: ragged.FromConfig(m.Config)}
+func (r *Repository) warmupOf(m *Model, samples []sample) *warmup {
+	return &warmup{m: m, samples: samples, limit: r.cfg.warmupTime(), ids: &r.warmups, plan: ragged.FromConfig(m.Config)}
 }
 
-// warmup runs samples for one version.
+// warmup runs the samples of one version.
 type warmup struct {
-	m    *Model
-	ids  *atomic.Uint64
-	plan *ragged.Plan
+	m       *Model
+	samples []sample
+	limit   time.Duration
+	ids     *atomic.Uint64
+	plan    *ragged.Plan
+	done    atomic.Int64 // batches that ran at the load
+}
+
+// late is why a load fails whose warm-up did not end in time.
+func (w *warmup) late(instances int) error {
+	all := 0
+	for i := range w.samples {
+		all += w.samples[i].count * instances
+	}
+	return infer.Errorf(infer.Unavailable, "warm-up of '%s' version %d did not end in %v (--model-warmup-max-secs): %d of %d batches ran",
+		w.m.Name, w.m.Version, w.limit, w.done.Load(), all)
 }
 
 // warmupIDs is where the numbers of warm-up batches begin: far from the schedulers'.
 const warmupIDs = 1 << 63
 
-func (w *warmup) instance(ctx context.Context, samples []sample, e infer.Executor) error {
-	for i := range samples {
-		s := &samples[i]
+// instance runs the samples on one instance until ctx ends, or late is closed; the batch in
+// flight is cancelled then, and with late waited for. nil: there is no such limit.
+func (w *warmup) instance(ctx context.Context, late <-chan struct{}, e infer.Executor) error {
+	for i := range w.samples {
+		s := &w.samples[i]
 		for range s.count {
 			if ctx.Err() != nil {
 				return infer.Errorf(infer.Cancelled, "warmup sample '%s' was stopped: %w", s.name, context.Cause(ctx))
 			}
-			if err := w.run(ctx, s, e); err != nil {
+			if err := w.run(ctx, late, s, e); err != nil {
 				return err
 			}
+			w.done.Add(1)
 		}
 	}
 	return nil
@@ -283,20 +338,34 @@ type warmupRun struct {
 }
 
 // run executes a sample once and waits for its end.
-func (w *warmup) run(ctx context.Context, s *sample, e infer.Executor) error {
+func (w *warmup) run(ctx context.Context, late <-chan struct{}, s *sample, e infer.Executor) error {
 	b, err := w.batch(s)
 	if err != nil {
 		return err
 	}
 	start := infer.Now()
 	e.Execute(&b.Batch)
-	select {
-	case <-b.done:
-	case <-ctx.Done():
+	cancel := func() {
 		for i := range b.Requests {
 			e.Cancel(&b.Batch, i)
 		}
+	}
+	tooLong := false
+	select {
+	case <-b.done:
+	case <-late:
+		tooLong = true
+		cancel()
+	case <-ctx.Done():
+	}
+	select {
+	case <-b.done:
+	case <-ctx.Done():
+		cancel()
 		return infer.Errorf(infer.Cancelled, "warmup sample '%s' was stopped: %w", s.name, context.Cause(ctx))
+	}
+	if tooLong {
+		return infer.Errorf(infer.Unavailable, "it did not end in %v (--model-warmup-max-secs)", w.limit)
 	}
 	if len(b.errs) > 0 {
 		text := fmt.Sprintf("failed to run warmup sample '%s': %s; ", s.name, strings.Join(b.errs, "; "))

@@ -78,7 +78,7 @@ func warmed(t *testing.T, ctx context.Context, config string, stats Stats, execs
 	if err := prototext.Unmarshal([]byte(config), cfg); err != nil {
 		t.Fatal(err)
 	}
-	p := &Plan{Folder: Folder{Name: "m", Dir: write(t, t.TempDir(), map[string]string{"warmup/f": "abcdefgh", "secret": "x"})}}
+	p := &Plan{cfg: &Config{}, Folder: Folder{Name: "m", Dir: write(t, t.TempDir(), map[string]string{"warmup/f": "abcdefgh", "secret": "x"})}}
 	v := &VersionPlan{Spec: LoadSpec{Name: "m", Version: 1, Config: cfg}}
 	samples, err := p.samples(v)
 	if err != nil {
@@ -86,7 +86,8 @@ func warmed(t *testing.T, ctx context.Context, config string, stats Stats, execs
 	}
 	m := newModel(v, func() {})
 	m.stats = stats
-	return New(Config{}, deps(&fakeWorkers{})).warmUp(ctx, m, samples, execs)
+	ctx, fail := context.WithCancelCause(ctx)
+	return New(Config{}, deps(&fakeWorkers{})).warmupOf(m, samples).load(ctx, fail, execs)
 }
 
 func fine(*infer.Batch) *infer.Result { return &infer.Result{} }
@@ -157,12 +158,36 @@ func TestWarmUpFails(t *testing.T) {
 		{"outside", sample(`dims: 1 input_data_file: "../secret"`), fine, infer.InvalidArg, "outside model directory"},
 		{"too large", sample("dims: 1000000000 zero_data: true"), fine, infer.InvalidArg, "more than the 1073741824 bytes"},
 		{"too large together", sample("dims: 4611686018427387904 dims: 2 zero_data: true"), fine, infer.InvalidArg, "more than the 1073741824 bytes"},
+		{"too many together", strings.Repeat(sample("dims: 200000000 zero_data: true")[len(warmInput):], 3) + warmInput, fine, infer.InvalidArg, "that a version's samples may have"},
+		{"too large a state", sample("dims: 1 zero_data: true") + `sequence_batching { state { input_name: "STATE" output_name: "O" data_type: TYPE_FP64
+			dims: 500000000 } }`, fine, infer.InvalidArg, "warmup setting for input 'STATE' has shape [500000000], more than the 1073741824 bytes"},
+		{"endless count", strings.Replace(sample("dims: 1 zero_data: true"), "batch_size: 2", "batch_size: 1 count: 4294967295", 1), fine, infer.InvalidArg,
+			"warmup sample 's' runs 4294967295 batches of 1 requests on 1 instances: with it the version has more than 100000 requests of warm-up, the most of --model-warmup-max-requests"},
+		{"endless size", strings.Replace(sample("dims: 1 zero_data: true"), "batch_size: 2", "batch_size: 4294967295 count: 4294967295", 1), fine, infer.InvalidArg,
+			"warmup sample 's' runs 4294967295 batches of 4294967295 requests on 1 instances"},
+		{"endless together", strings.Repeat(strings.Replace(sample("dims: 1 zero_data: true")[len(warmInput):], "batch_size: 2", "batch_size: 2 count: 20000", 1), 3) + warmInput,
+			fine, infer.InvalidArg, "warmup sample 's' runs 20000 batches of 2 requests"},
 		{"shape", sample("dims: [1, 1] zero_data: true"), fine, infer.InvalidArg, "unexpected shape for input 'I'"},
 	}
 	for _, tc := range tests {
 		err := warmed(t, t.Context(), tc.config, &warmStats{}, &warmExecutor{answer: tc.answer})
 		if err == nil || infer.CodeOf(err) != tc.code || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: got %v of code %v, want %q of %v", tc.name, err, infer.CodeOf(err), tc.want, tc.code)
+		}
+	}
+}
+
+// The most requests that a version may have are run, not one less.
+func TestWarmUpBound(t *testing.T) {
+	config := warmInput + `model_warmup { name: "s" batch_size: 4 count: %d inputs { key: "I" value { data_type: TYPE_INT16 dims: 1 zero_data: true } } }`
+	p := &Plan{cfg: &Config{WarmupRequests: 24}, Folder: Folder{Name: "m", Dir: t.TempDir()}}
+	for count, ok := range map[int]bool{0: true, 1: true, 3: true, 4: false} {
+		v := &VersionPlan{Spec: LoadSpec{Name: "m", Version: 1, Config: &configpb.ModelConfig{Name: "m"}, Instances: make([]InstanceSpec, 2)}}
+		if err := prototext.Unmarshal(fmt.Appendf(nil, config, count), v.Spec.Config); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.samples(v); (err == nil) != ok {
+			t.Errorf("%d batches of 4 on 2 instances, at most 24 requests: %v", count, err)
 		}
 	}
 }
