@@ -66,6 +66,7 @@ type RepositoryConfig struct {
 	StrictReadiness bool
 	LoadThreads     int
 	LoadQueue       int           // --model-load-queue-size
+	LoadTime        time.Duration // --model-load-max-secs
 	WarmupRequests  int           // --model-warmup-max-requests
 	WarmupTime      time.Duration // --model-warmup-max-secs
 	LoadRetries     int

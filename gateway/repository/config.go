@@ -23,6 +23,7 @@ type Config struct {
 	StrictReadiness bool          // --strict-readiness: Ready needs every model
 	LoadThreads     int           // --model-load-thread-count; 0: 4
 	LoadQueue       int           // --model-load-queue-size: load calls of one caller; 0: 1000
+	LoadTime        time.Duration // --model-load-max-secs: of one version, with its warm-up and all tries; 0: an hour
 	LoadRetries     int           // --model-load-retry-count: further tries after a failure
 	Mode            Mode          // --model-control-mode
 	PollInterval    time.Duration // --repository-poll-secs; 0: never, also with Poll
@@ -56,10 +57,11 @@ const (
 // String is the mode as the flag has it.
 func (m Mode) String() string { return [...]string{"none", "poll", "explicit"}[m] }
 
-// The defaults of --model-load-thread-count and --model-load-queue-size.
+// The defaults of --model-load-thread-count, --model-load-queue-size and --model-load-max-secs.
 const (
 	defaultLoadThreads = 4
 	defaultLoadQueue   = 1000
+	defaultLoadTime    = time.Hour
 )
 
 // The bounds of a version's warm-up, where Config has none.
@@ -68,6 +70,7 @@ const (
 	DefaultWarmupTime     = 5 * time.Minute
 )
 
+func (c *Config) loadTime() time.Duration   { return cmp.Or(c.LoadTime, defaultLoadTime) }
 func (c *Config) warmupRequests() int       { return cmp.Or(c.WarmupRequests, DefaultWarmupRequests) }
 func (c *Config) warmupTime() time.Duration { return cmp.Or(c.WarmupTime, DefaultWarmupTime) }
 

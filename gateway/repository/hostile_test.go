@@ -314,6 +314,23 @@ func TestStartWithWarmUpThatNeverEnds(t *testing.T) {
 	})
 }
 
+// So is a start with models that a worker never has loaded.
+func TestStartWithLoadsThatNeverEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w := hostile(t, Config{Mode: Explicit, Startup: []string{"worker0", "worker1", "worker2", "worker3", "good"}, LoadTime: time.Minute}, map[string]string{})
+		defer closed(t, r, w)
+		begin := time.Now()
+		err := r.LoadAll(t.Context())
+		const want = "'worker3' version 1 did not load in 1m0s (--model-load-max-secs)"
+		if took := time.Since(begin); took > 2*time.Minute || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("after %v: %v, want %s", took, err, want)
+		}
+		if ok, err := r.ModelReady("good", ""); !ok {
+			t.Errorf("good is not ready: %v", err)
+		}
+	})
+}
+
 // A poll goes on while a load of the one before is under way, and ends it when its folder has
 // changed or is gone.
 func TestPollWhileALoadHangs(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/sluice-serve/sluice/infer"
 )
 
 // abandonedTime is how long work that was abandoned may keep its load thread.
@@ -82,11 +84,17 @@ func (c *change) open(ctx context.Context, f Folder) (*Plan, error) {
 	return o.plan, o.err
 }
 
-// tryBuild builds a version on a load thread, with the configured number of further tries.
+// tryBuild builds a version on a load thread, with the configured number of further tries, for as
+// long as it may take in all.
 func (c *change) tryBuild(ctx context.Context, n int64) (*Model, error) {
 	r := c.r
 	return onThread(ctx, c, threadWork[*Model]{
 		do: func(ctx, undo context.Context, fail context.CancelCauseFunc) (m *Model, err error) {
+			limit := r.cfg.loadTime()
+			late := time.AfterFunc(limit, func() {
+				fail(infer.Errorf(infer.Unavailable, "'%s' version %d did not load in %v (--model-load-max-secs)", c.k.name, n, limit))
+			})
+			defer late.Stop()
 			for try := range 1 + max(0, r.cfg.LoadRetries) {
 				if try > 0 {
 					r.deps.Log.Warn(fmt.Sprintf("loading '%s' version %d again: %s", c.plan.Folder.Name, n, err))

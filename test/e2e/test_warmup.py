@@ -86,7 +86,7 @@ OTHERS = {
     "outside": (warmup(data='dims: [ 2 ] input_data_file: "../config.pbtxt"'), {}, "outside model directory"),
     "absent": (warmup(data='dims: [ 2 ] input_data_file: "f"'), {}, "failed to open text file for read warmup/f: No such file or directory"),
     "large": (warmup(size=5), {}, "failed to run warmup sample 's': batch size 5 for 'large', max allowed is 4"),
-    "huge": (warmup(data="dims: [ 1000000000 ] zero_data: true"), {}, "more than the 1073741824 bytes that a sample may have"),
+    "huge": (warmup(data="dims: [ 1000000000 ] zero_data: true"), {}, "more than the 1073741824 bytes that a version's samples may have"),
 }
 WORDS = {
     "words": (warmup("z", kind="TYPE_STRING") + warmup("r", kind="TYPE_STRING", data="dims: [ 2 ] random_data: true")

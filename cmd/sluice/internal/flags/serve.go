@@ -202,10 +202,12 @@ func (s *Serve) repository() []flag {
 			set: intInto(&r.LoadThreads, 1, 1024)},
 		{name: "model-load-queue-size", arg: "integer", def: "1000", help: "Load calls of one caller that wait or are under way; more are refused with 429.",
 			set: intInto(&r.LoadQueue, 1, 1_000_000)},
+		{name: "model-load-max-secs", arg: "integer", def: "3600", help: "Seconds that the load of one version may take, with its warm-up and further tries.",
+			set: secondsInto(&r.LoadTime)},
 		{name: "model-warmup-max-requests", arg: "integer", def: strconv.Itoa(repository.DefaultWarmupRequests), help: "Requests that model_warmup of one version may " +
 			"run, of all samples on all instances; a version with more is not loaded.", set: intInto(&r.WarmupRequests, 1, math.MaxInt32)},
 		{name: "model-warmup-max-secs", arg: "integer", def: "300", help: "Seconds that the warm-up of one version may take; a load that takes longer fails.",
-			set: durationInto(&r.WarmupTime, time.Second)},
+			set: secondsInto(&r.WarmupTime)},
 		{name: "model-load-retry-count", arg: "integer", def: "0", help: "Further tries to load a model that failed.", set: intInto(&r.LoadRetries, 0, 1000)},
 	}, s.modelControl()...)
 }
@@ -397,6 +399,18 @@ func (s *Serve) backendConfig(v string) error {
 	}
 	options[backend][key] = value
 	return nil
+}
+
+// secondsInto reads whole seconds, at least one and at most those of a year.
+func secondsInto(p *time.Duration) func(string) error {
+	return func(v string) error {
+		n := int64(0)
+		if err := intInto(&n, 1, 366*24*3600)(v); err != nil {
+			return err
+		}
+		*p = time.Duration(n) * time.Second
+		return nil
+	}
 }
 
 func durationInto(p *time.Duration, unit time.Duration) func(string) error {
