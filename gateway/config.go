@@ -67,6 +67,7 @@ type RepositoryConfig struct {
 	LoadThreads     int
 	LoadQueue       int           // --model-load-queue-size
 	LoadTime        time.Duration // --model-load-max-secs
+	LoadFiles       int64         // --model-load-files-byte-size
 	WarmupRequests  int           // --model-warmup-max-requests
 	WarmupTime      time.Duration // --model-warmup-max-secs
 	LoadRetries     int

@@ -14,7 +14,7 @@ func (r *RepositoryConfig) models() repository.Config {
 	return repository.Config{Paths: r.Paths, NoAutoComplete: r.NoAutoComplete, StrictReadiness: r.StrictReadiness,
 		LoadThreads: r.LoadThreads, LoadRetries: r.LoadRetries, BackendOptions: r.BackendOptions,
 		Mode: r.Mode, PollInterval: r.PollInterval, Startup: r.Startup, ConfigName: r.ConfigName, Namespacing: r.Namespacing,
-		LoadQueue: r.LoadQueue, LoadTime: r.LoadTime, WarmupRequests: r.WarmupRequests, WarmupTime: r.WarmupTime,
+		LoadQueue: r.LoadQueue, LoadTime: r.LoadTime, LoadFiles: r.LoadFiles, WarmupRequests: r.WarmupRequests, WarmupTime: r.WarmupTime,
 		GPULimits: r.GPULimits, TempDir: r.TempDir}
 }
 

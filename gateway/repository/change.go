@@ -70,7 +70,7 @@ func (r *Repository) newChange(f Folder, l *pendingLoad, poll bool) *change {
 func (c *change) reload(ctx context.Context) error {
 	r := c.r
 	c.now()
-	if len(c.call.Files) == 0 {
+	if !c.call.hasFiles() {
 		var err error
 		c.tried, err = lookAt(c.folder.Dir)
 		r.pending.saw(c.pending, c.tried)
@@ -165,12 +165,10 @@ func (c *change) prepare(ctx context.Context) error {
 	}
 	f := c.folder
 	f.Config = cfg
-	if len(c.call.Files) > 0 {
-		if c.lease.dir, err = c.r.scratch.folder(); err != nil {
-			return err
-		}
-		if err := c.call.write(ctx, c.lease.dir); err != nil {
-			return err
+	if files := c.call.written; files != nil {
+		c.lease.files, c.lease.dir = files, files.take()
+		if files.err != nil {
+			return files.err
 		}
 		f.Dir = c.lease.dir
 	}

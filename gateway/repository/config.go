@@ -23,6 +23,7 @@ type Config struct {
 	StrictReadiness bool          // --strict-readiness: Ready needs every model
 	LoadThreads     int           // --model-load-thread-count; 0: 4
 	LoadQueue       int           // --model-load-queue-size: load calls of one caller; 0: 1000
+	LoadFiles       int64         // --model-load-files-byte-size: of load calls of one caller; 0: 16 GiB
 	LoadTime        time.Duration // --model-load-max-secs: of one version, with its warm-up and all tries; 0: an hour
 	LoadRetries     int           // --model-load-retry-count: further tries after a failure
 	Mode            Mode          // --model-control-mode
@@ -57,11 +58,13 @@ const (
 // String is the mode as the flag has it.
 func (m Mode) String() string { return [...]string{"none", "poll", "explicit"}[m] }
 
-// The defaults of --model-load-thread-count, --model-load-queue-size and --model-load-max-secs.
+// The defaults of --model-load-thread-count, --model-load-queue-size, --model-load-max-secs and
+// --model-load-files-byte-size.
 const (
 	defaultLoadThreads = 4
 	defaultLoadQueue   = 1000
 	defaultLoadTime    = time.Hour
+	defaultLoadFiles   = 16 << 30
 )
 
 // The bounds of a version's warm-up, where Config has none.
@@ -71,6 +74,7 @@ const (
 )
 
 func (c *Config) loadTime() time.Duration   { return cmp.Or(c.LoadTime, defaultLoadTime) }
+func (c *Config) loadFiles() int64          { return cmp.Or(c.LoadFiles, defaultLoadFiles) }
 func (c *Config) warmupRequests() int       { return cmp.Or(c.WarmupRequests, DefaultWarmupRequests) }
 func (c *Config) warmupTime() time.Duration { return cmp.Or(c.WarmupTime, DefaultWarmupTime) }
 

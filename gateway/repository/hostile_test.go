@@ -396,3 +396,40 @@ func TestLoadCallsOfOneCallerAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The files of a caller's load calls are bounded together, as long as they are on disk, and held
+// by no load that waits.
+func TestFilesOfOneCallerAreBounded(t *testing.T) {
+	r, w := hostile(t, Config{Mode: Explicit, LoadFiles: 100, LoadThreads: 1}, map[string]string{})
+	defer closed(t, r, w)
+	if err := r.LoadAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	config := `{"backend":"identity","max_batch_size":8,"input":[{"name":"in","data_type":"TYPE_FP32","dims":[2,3]}],
+"output":[{"name":"out","data_type":"TYPE_FP32","dims":[2,3]}]}`
+	files := func(n int) *Override {
+		return &Override{Config: &config, Files: map[string][]byte{"1/w": make([]byte, n)}}
+	}
+	first := begun(r, "mallory", "worker0", files(60))
+	eventually(t, "it hangs", w.hangs("worker0"))
+	second := begun(r, "mallory", "good", files(40))
+	eventually(t, "it waits", func() bool {
+		r.pending.mu.Lock()
+		defer r.pending.mu.Unlock()
+		l := r.pending.all["good"]
+		return len(l) == 2 && l[1].call.Files == nil
+	})
+	err := ended(t, "one byte too many", func() error { return <-begun(r, "mallory", "new", files(1)) })
+	fails(t, err, infer.ResourceExhausted, "the files of this load call have 1 bytes, and those of the caller's models 100, "+
+		"the most of --model-load-files-byte-size is 100")
+	for name, load := range map[string]chan error{"worker0": first, "good": second} {
+		if err := ended(t, "the unload", func() error { return r.Unload(t.Context(), name, false) }); err != nil {
+			t.Error(err)
+		}
+		<-load
+	}
+	eventually(t, "the files that waited are gone", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.files["mallory"] == 60 })
+	if err := ended(t, "another's load", func() error { return <-begun(r, "alice", "worker0", files(101)) }); infer.CodeOf(err) != infer.ResourceExhausted {
+		t.Errorf("got %v", err)
+	}
+}

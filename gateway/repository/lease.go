@@ -3,7 +3,6 @@ package repository
 import (
 	"context"
 	"fmt"
-	"os"
 	"sync"
 )
 
@@ -11,10 +10,11 @@ import (
 // the folder of the files that came with the load call. It ends with the last version
 // that was built under it. The nil lease holds nothing.
 type lease struct {
-	run  AgentRun // nil: no agents
-	dir  string   // "": no files came with the call
-	name string
-	r    *Repository
+	run   AgentRun   // nil: no agents
+	dir   string     // "": no files came with the call
+	files *callFiles // in dir
+	name  string
+	r     *Repository
 
 	once   sync.Once // of EventUnload
 	uses   int       // under r.mu: versions, and the load itself until it is decided
@@ -62,8 +62,8 @@ func (l *lease) give(ctx context.Context) {
 		return
 	}
 	l.tell(ctx, last)
-	if l.dir != "" {
-		if err := os.RemoveAll(l.dir); err != nil {
+	if l.files != nil {
+		if err := l.files.remove(); err != nil {
 			l.r.deps.Log.Error(fmt.Sprintf("removing the files of '%s': %s", l.name, err))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -49,12 +50,27 @@ func (r *Repository) Load(ctx context.Context, name string, call *Override) erro
 	if err := r.controlled(); err != nil {
 		return err
 	}
-	return r.operate(ctx, func(ctx context.Context) error {
-		leave, err := r.enter(infer.CallerOf(ctx))
-		if err != nil {
-			return err
-		}
+	inner, end, ok := r.begin(context.WithoutCancel(ctx))
+	if !ok {
+		return errStopping()
+	}
+	leave, err := r.enter(infer.CallerOf(ctx))
+	if err != nil {
+		end()
+		return err
+	}
+	if call, err = r.layDown(ctx, call); err != nil {
+		leave()
+		end()
+		return err
+	}
+	return await(ctx, inner, end, func(ctx context.Context) error {
 		defer leave()
+		defer func() {
+			if err := call.drop(); err != nil {
+				r.deps.Log.Error(fmt.Sprintf("removing the files of a load call of '%s': %s", name, err))
+			}
+		}()
 		l := &pendingLoad{key: key{name: name}, any: true, call: call}
 		ctx = r.pending.add(ctx, l)
 		defer r.pending.remove(l)
@@ -100,7 +116,7 @@ func (r *Repository) targets(ctx context.Context, name string, call *Override) (
 	}
 	folders, _, err := r.find(ctx, name)
 	switch {
-	case len(call.Files) > 0:
+	case call.hasFiles():
 		f := Folder{Name: name}
 		if len(folders) == 1 {
 			f.Namespace = folders[0].Namespace
@@ -120,6 +136,11 @@ func (r *Repository) operate(ctx context.Context, do func(context.Context) error
 	if !ok {
 		return errStopping()
 	}
+	return await(ctx, inner, end, do)
+}
+
+// await runs do with inner, as operate does; end ends what it is counted as.
+func await(ctx, inner context.Context, end func(), do func(context.Context) error) error {
 	done := make(chan error, 1)
 	go func() {
 		defer end()

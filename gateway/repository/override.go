@@ -29,9 +29,13 @@ type Override struct {
 	// repository's folder is not looked at then. They need Config. The bytes are never
 	// changed any more: a load goes on when its caller leaves.
 	Files map[string][]byte
+
+	written *callFiles // what Files were, once they are in a folder
 }
 
-func (o *Override) empty() bool { return o.Config == nil && len(o.Files) == 0 }
+func (o *Override) empty() bool { return o.Config == nil && !o.hasFiles() }
+
+func (o *Override) hasFiles() bool { return len(o.Files) > 0 || o.written != nil }
 
 // ensemble says that the call makes the model one, as far as its config can be read.
 func (o *Override) ensemble(name string) bool {
@@ -42,7 +46,7 @@ func (o *Override) ensemble(name string) bool {
 // parse reads the config of a load call.
 func (o *Override) parse(name string) (*configpb.ModelConfig, error) {
 	if o.Config == nil {
-		if len(o.Files) > 0 {
+		if o.hasFiles() {
 			return nil, infer.Errorf(infer.InvalidArg, "Load parameter 'config' must be specified for model file override")
 		}
 		return nil, nil

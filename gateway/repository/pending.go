@@ -1,10 +1,8 @@
 package repository
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"sync"
 
@@ -122,12 +120,4 @@ func (p *pendingLoads) loading(l *pendingLoad, dir string) {
 			o.end(overtaken(l.key.name, "a later load of something else"))
 		}
 	}
-}
-
-// same says that two calls bring the same.
-func (o *Override) same(p *Override) bool {
-	if o.Config == nil || p.Config == nil {
-		return o.Config == nil && p.Config == nil && len(o.Files) == 0 && len(p.Files) == 0
-	}
-	return *o.Config == *p.Config && maps.EqualFunc(o.Files, p.Files, bytes.Equal)
 }

@@ -54,6 +54,7 @@ type Repository struct {
 	loads   map[int]context.CancelCauseFunc // mu; of loads that busy counts
 	leaving map[int]context.CancelCauseFunc // mu; of versions on their way out
 	calls   map[string]int                  // mu; load calls under way, by caller
+	files   map[string]int64                // mu; bytes of files of load calls on disk, by caller
 	serial  int                             // mu; of both
 	closed  bool                            // mu
 }
@@ -115,7 +116,7 @@ func New(cfg Config, deps Deps) *Repository {
 	}
 	r := &Repository{cfg: cfg, deps: deps, threads: newLoadThreads(cfg.LoadThreads), entries: map[key]*entry{},
 		loads: map[int]context.CancelCauseFunc{}, leaving: map[int]context.CancelCauseFunc{}, started: make(chan struct{}), scratch: scratch{parent: cfg.TempDir}}
-	r.calls = map[string]int{}
+	r.calls, r.files = map[string]int{}, map[string]int64{}
 	r.turns.all, r.pending.all = map[key]*turn{}, map[string][]*pendingLoad{}
 	r.view.Store(&view{models: map[string]*served{}})
 	return r

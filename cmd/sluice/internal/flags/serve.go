@@ -204,6 +204,8 @@ func (s *Serve) repository() []flag {
 			set: intInto(&r.LoadQueue, 1, 1_000_000)},
 		{name: "model-load-max-secs", arg: "integer", def: "3600", help: "Seconds that the load of one version may take, with its warm-up and further tries.",
 			set: secondsInto(&r.LoadTime)},
+		{name: "model-load-files-byte-size", arg: "integer", def: "17179869184", help: "Bytes of the files that came with one caller's load calls, of models that serve and " +
+			"of loads under way; a load call with more is refused.", set: intInto(&r.LoadFiles, 1, math.MaxInt64)},
 		{name: "model-warmup-max-requests", arg: "integer", def: strconv.Itoa(repository.DefaultWarmupRequests), help: "Requests that model_warmup of one version may " +
 			"run, of all samples on all instances; a version with more is not loaded.", set: intInto(&r.WarmupRequests, 1, math.MaxInt32)},
 		{name: "model-warmup-max-secs", arg: "integer", def: "300", help: "Seconds that the warm-up of one version may take; a load that takes longer fails.",
