@@ -78,7 +78,7 @@ def test_loads_that_never_end(callers, kind):
     for t in loads:
         t.start()
     loading = lambda: [s for s, _ in states(server, keys["alice"]).values()].count("LOADING")
-    harness.wait_for(lambda: loading() == 3, 20, "three of four loads are under way")
+    harness.wait_for(lambda: loading() >= 3, 20, "three of four loads have a thread")  # the fourth may be LOADING and wait
     status, error, took = control(server, keys["alice"], "good0", "load")
     print(f"{kind}: another's load took {took:.3f} s")
     assert (status, error) == (200, "") and took < 10

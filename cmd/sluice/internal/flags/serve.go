@@ -198,18 +198,20 @@ func (s *Serve) repository() []flag {
 			set: boolInto(&r.NoAutoComplete)},
 		{name: "strict-readiness", arg: "boolean", def: "true", help: "Ready only when all models are; otherwise when the server answers.",
 			set: boolInto(&r.StrictReadiness)},
-		{name: "model-load-thread-count", arg: "integer", def: "4", help: "Models loaded at one time. Callers share them fairly; one caller never has them all, unless it is one.",
-			set: intInto(&r.LoadThreads, 1, 1024)},
-		{name: "model-load-queue-size", arg: "integer", def: "1000", help: "Load calls of one caller that wait or are under way; more are refused with 429.",
-			set: intInto(&r.LoadQueue, 1, 1_000_000)},
-		{name: "model-load-max-secs", arg: "integer", def: "3600", help: "Seconds that the load of one version may take, with its warm-up and further tries.",
-			set: secondsInto(&r.LoadTime)},
-		{name: "model-load-files-byte-size", arg: "integer", def: "17179869184", help: "Bytes of the files that came with one caller's load calls, of models that serve and " +
-			"of loads under way; a load call with more is refused.", set: intInto(&r.LoadFiles, 1, math.MaxInt64)},
-		{name: "model-warmup-max-requests", arg: "integer", def: strconv.Itoa(repository.DefaultWarmupRequests), help: "Requests that model_warmup of one version may " +
-			"run, of all samples on all instances; a version with more is not loaded.", set: intInto(&r.WarmupRequests, 1, math.MaxInt32)},
-		{name: "model-warmup-max-secs", arg: "integer", def: "300", help: "Seconds that the warm-up of one version may take; a load that takes longer fails.",
-			set: secondsInto(&r.WarmupTime)},
+		{name: "model-load-thread-count", arg: "integer", def: "4", help: "Models loaded at one time. Callers share them " +
+			"fairly; one caller never has them all, unless it is one.", set: intInto(&r.LoadThreads, 1, 1024)},
+		{name: "model-load-queue-size", arg: "integer", def: "1000", help: "Load calls of one caller that wait or are " +
+			"under way; more are refused with 429.", set: intInto(&r.LoadQueue, 1, 1_000_000)},
+		{name: "model-load-max-secs", arg: "integer", def: "3600", help: "Seconds that the load of one version may take, " +
+			"with its warm-up and further tries.", set: secondsInto(&r.LoadTime)},
+		{name: "model-load-files-byte-size", arg: "integer", def: "17179869184", help: "Bytes of the files that came with " +
+			"one caller's load calls, of models that serve and of loads under way; a load call with more is refused.",
+			set: intInto(&r.LoadFiles, 1, math.MaxInt64)},
+		{name: "model-warmup-max-requests", arg: "integer", def: strconv.Itoa(repository.DefaultWarmupRequests),
+			help: "Requests that model_warmup of one version may run, of all samples on all instances; a version with more " +
+				"is not loaded.", set: intInto(&r.WarmupRequests, 1, math.MaxInt32)},
+		{name: "model-warmup-max-secs", arg: "integer", def: "300", help: "Seconds that the warm-up of one version may " +
+			"take; a load that takes longer fails.", set: secondsInto(&r.WarmupTime)},
 		{name: "model-load-retry-count", arg: "integer", def: "0", help: "Further tries to load a model that failed.", set: intInto(&r.LoadRetries, 0, 1000)},
 	}, s.modelControl()...)
 }
