@@ -54,16 +54,17 @@ type Reason string
 
 // The reasons of refusals.
 const (
-	ReasonQueueFull    Reason = "queue_full"
-	ReasonQueueTimeout Reason = "queue_timeout"
-	ReasonDeadline     Reason = "deadline"
-	ReasonCancelled    Reason = "cancelled"
-	ReasonStopping     Reason = "stopping"
-	ReasonNotReady     Reason = "not_ready"
-	ReasonMemory       Reason = "memory_full"
-	ReasonWorkerLost   Reason = "worker_lost"
-	ReasonTooLarge     Reason = "too_large"
-	ReasonSlowClient   Reason = "slow_client" // answers of a stream wait for their client beyond the bound
+	ReasonQueueFull     Reason = "queue_full"
+	ReasonQueueTimeout  Reason = "queue_timeout"
+	ReasonDeadline      Reason = "deadline"
+	ReasonCancelled     Reason = "cancelled"
+	ReasonStopping      Reason = "stopping"
+	ReasonNotReady      Reason = "not_ready"
+	ReasonMemory        Reason = "memory_full"
+	ReasonWorkerLost    Reason = "worker_lost"
+	ReasonTooLarge      Reason = "too_large"
+	ReasonSequenceSlots Reason = "sequence_slots" // a new sequence has waited too long for a slot of an instance
+	ReasonSlowClient    Reason = "slow_client"    // answers of a stream wait for their client beyond the bound
 
 	ReasonUnauthenticated Reason = "unauthenticated" // who calls is not proved
 	ReasonForbidden       Reason = "forbidden"       // the policy does not give the right
@@ -76,6 +77,7 @@ const (
 	ReasonConcurrency   Reason = "concurrency"
 	ReasonBytesInFlight Reason = "bytes_in_flight"
 	ReasonFairShare     Reason = "fair_share"
+	ReasonSequences     Reason = "sequences" // the caller has as many sequences as it may
 )
 
 // Error is the one error a client can see.

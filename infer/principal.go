@@ -5,7 +5,8 @@ type Principal struct {
 	// Name is unique among the principals of one gateway: what policies, limits, logs and
 	// spans say. "" is somebody who showed nothing.
 	Name string
-	// Tenant is the scope within which answers may be shared; see Request.Tenant.
+	// Tenant is the scope within which answers and IDs of sequences may be shared; see
+	// Request.Tenant.
 	Tenant string
 	// Groups are further names that a policy may speak of.
 	Groups []string

@@ -79,16 +79,6 @@ type RequestedOutput struct {
 	Place Place
 }
 
-// Correlation identifies a sequence; the zero value is none.
-// Source: sequence extension; a number or a string, never both.
-type Correlation struct {
-	ID  uint64
-	Str string
-}
-
-// IsZero says that the request belongs to no sequence.
-func (c Correlation) IsZero() bool { return c.ID == 0 && c.Str == "" }
-
 // Request is one inference request, decoded. Fields up to Memory are set by the front
 // end; Rows by validation. After validation it is read-only but for Times.
 type Request struct {
@@ -106,8 +96,8 @@ type Request struct {
 	SequenceEnd   bool
 	Streaming     bool // the caller takes any number of responses
 	Depth         int  // models that run this request as a step of theirs, one inside the other; 0: a client's own
-	// Tenant is the scope within which answers may be shared between callers; "": that
-	// of everybody without one.
+	// Tenant is the scope within which answers, and IDs of sequences, may be shared between
+	// callers; "": that of everybody without one.
 	Tenant string
 	// Caller is the name of who wants it, also of a step's request; "": nobody's in
 	// particular. Weight is his in shares of a full queue; 0: 1.
@@ -117,6 +107,10 @@ type Request struct {
 	// Envelope is the call that the request came in; nil for what is no client's own, as
 	// a step of an ensemble.
 	Envelope *Envelope
+	// Origin is the client's call that the request is made for: Envelope, or that of the
+	// ensemble's request where it is a step; nil where there is none. It is valid until the
+	// call is answered.
+	Origin *Envelope
 
 	// Burst, where it is not nil, is what the request was read in: a scheduler that holds a
 	// request back until its end adds itself.

@@ -65,7 +65,7 @@ func (p *Pipeline) known(req *infer.Request) error {
 	if req.Envelope == nil {
 		return nil
 	}
-	req.Weight = req.Envelope.Weight
+	req.Weight, req.Origin = req.Envelope.Weight, req.Envelope
 	if who := req.Envelope.Principal; who != nil {
 		req.Tenant, req.Caller = who.Tenant, who.Name
 	}

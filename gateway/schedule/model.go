@@ -146,6 +146,8 @@ type Deps struct {
 	IDs      *atomic.Uint64 // batch numbers, shared by all schedulers of a gateway
 	Log      *slog.Logger
 	Steps    Steps // for ensembles alone: the way to other models
+	// Sequences are the rules of models with sequence_batching; the zero value has no bounds.
+	Sequences SequenceRules
 	// States are the files that implicit states begin with, by their data_file.
 	States map[string][]byte
 }

@@ -1,6 +1,7 @@
 package sequence
 
 import (
+	"math"
 	"time"
 
 	"github.com/sluice-serve/sluice/gateway/schedule"
@@ -21,6 +22,8 @@ type Config struct {
 	// Iterative sequences are of one request each, which the backend may ask to execute
 	// again.
 	Iterative bool
+
+	gateway schedule.SequenceRules // of Deps
 }
 
 // Direct is the direct strategy. The zero value is that of a config without strategy.
@@ -78,13 +81,17 @@ type State struct {
 // Scheduler is a schedule.Scheduler.
 type Scheduler struct {
 	*driver
-	cfg Config
+	cfg  Config
+	held *holds // survives the cores
 }
 
 // rules turns the config into those of a core.
 func (c *Config) rules(instances int) rules {
 	r := rules{model: c.Model.Name, instances: instances, limit: limit, idle: int64(c.Idle), iterative: c.Iterative,
-		durable: c.durable(), slots: max(c.Model.MaxBatchSize, 1)}
+		scope: c.gateway.Scope, durable: c.durable(), slots: max(c.Model.MaxBatchSize, 1)}
+	if c.gateway.Wait > 0 && !c.Iterative { // a request of those is a whole sequence: it waits as in any queue
+		r.wait = int64(min(max(c.gateway.Wait, c.Idle), math.MaxInt64/4)) // added to a time, it is one
+	}
 	if c.Oldest == nil {
 		r.utilization, r.delay = c.Direct.Utilization, int64(c.Direct.MaxQueueDelay)
 		return r

@@ -17,7 +17,9 @@ type rules struct {
 	slots     int   // of each instance
 	limit     int   // waiting requests
 	idle      int64 // longest time without a request; 0: for ever
+	wait      int64 // longest time without a slot; 0: for ever
 	iterative bool
+	scope     infer.SequenceScope
 	// durable says that sequences outlive their worker: their state is in the gateway.
 	durable bool
 	// Of the direct strategy: while fewer than this share of the slots have a request, a
@@ -31,6 +33,8 @@ type rules struct {
 	// nothing.
 	stateKey func(key []byte, s *sequence, start bool) []byte
 	drop     func(*sequence) // forgets the states of a sequence; nil: there are none
+	// held notes a sequence that a limit counts, and that it is over; nil: none is.
+	held func(s *sequence, lives bool)
 }
 
 // Core is the state machine; drive.Core says what its methods do.
@@ -38,11 +42,12 @@ type Core struct {
 	queue.Instances
 	rules
 
-	live      map[infer.Correlation]*sequence
+	live      map[key]*sequence
 	slots     [][]*sequence // by instance and row
 	free      int           // slots without sequence
 	low       int           // no row below it has a free slot
-	backlog   list
+	backlog   list          // in order of arrival
+	shares    shares
 	idle      list // nothing waits and nothing is in a batch; the first is idle longest
 	touched   []*sequence
 	heads     []queue.Strand // oldest: the next requests of the candidates, by instance
@@ -61,7 +66,7 @@ var (
 )
 
 func newCore(r rules) *Core {
-	c := &Core{rules: r, Instances: queue.NewInstances(r.instances), live: map[infer.Correlation]*sequence{},
+	c := &Core{rules: r, Instances: queue.NewInstances(r.instances), live: map[key]*sequence{},
 		slots: make([][]*sequence, r.instances), free: r.instances * r.slots}
 	for i := range c.slots {
 		c.slots[i] = make([]*sequence, r.slots)
@@ -84,7 +89,7 @@ func (c *Core) Admit(e *queue.Entry) error {
 	if c.iterative && r.Correlation.IsZero() {
 		return nil
 	}
-	s := c.live[r.Correlation]
+	s := c.live[c.keyOf(r)]
 	switch {
 	case s == nil && !r.SequenceStart:
 		return infer.Errorf(infer.InvalidArg,
@@ -93,6 +98,10 @@ func (c *Core) Admit(e *queue.Entry) error {
 	case s != nil && c.iterative:
 		return infer.Errorf(infer.AlreadyExists, "inference request for sequence %s conflicts with in-flight sequence for model '%s'",
 			name(r.Correlation), c.model)
+	case s == nil:
+		if b := beginningOf(e); b != nil {
+			return b.refusal
+		}
 	}
 	return nil
 }
@@ -113,13 +122,12 @@ func (c *Core) Add(e *queue.Entry) {
 	if c.iterative && r.Correlation.IsZero() {
 		c.number(r)
 	}
-	s := c.live[r.Correlation]
+	k := c.keyOf(r)
+	s := c.live[k]
 	if s == nil {
-		s = &sequence{id: r.Correlation, instance: -1, row: -1, since: e.At}
-		c.live[s.id] = s
-		if c.backlog.n > 0 || !c.assign(s) {
-			c.backlog.add(s)
-		}
+		s = c.open(k, e)
+	} else if b := beginningOf(e); b != nil {
+		b.end()
 	}
 	if s.in == &c.idle {
 		s.out()
@@ -134,9 +142,19 @@ func (c *Core) Add(e *queue.Entry) {
 	}
 }
 
+// keyOf is the key of a request's sequence. An iterative request is a whole sequence, which
+// nobody else can continue: IDs of two that run at a time differ, whoever has them, since
+// backends tell them apart by the ID alone.
+func (c *Core) keyOf(r *infer.Request) key {
+	if c.iterative {
+		return key{id: r.Correlation}
+	}
+	return key{scope: c.scope.Of(r.Tenant, r.Caller), id: r.Correlation}
+}
+
 // number gives an iterative sequence an ID and makes its request the first one.
 func (c *Core) number(r *infer.Request) {
-	for r.Correlation.IsZero() || c.live[r.Correlation] != nil {
+	for r.Correlation.IsZero() || c.live[c.keyOf(r)] != nil {
 		c.nextID++
 		r.Correlation.ID = c.nextID
 	}
@@ -146,8 +164,8 @@ func (c *Core) number(r *infer.Request) {
 // forget frees the ID; what waits still goes its way.
 func (c *Core) forget(s *sequence) {
 	s.ended = true
-	if c.live[s.id] == s {
-		delete(c.live, s.id)
+	if c.live[s.key] == s {
+		delete(c.live, s.key)
 	}
 }
 
@@ -192,7 +210,7 @@ func (c *Core) Remove(e *queue.Entry) {
 	s := of(e)
 	c.take(e)
 	c.end(s, infer.Refusef(infer.Cancelled, infer.ReasonCancelled, "sequence %s of model '%s' has ended: one of its requests was cancelled",
-		name(s.id), c.model))
+		name(s.key.id), c.model))
 }
 
 // take takes a waiting entry out of wherever it stands.
@@ -211,8 +229,12 @@ func (c *Core) take(e *queue.Entry) {
 	c.waiting--
 }
 
-// Expire is drive.Core.Expire: with a request that waited too long its sequence ends.
+// Expire is drive.Core.Expire: with a request that waited too long its sequence ends, and so
+// does a sequence that waited too long for a slot.
 func (c *Core) Expire(now int64) *queue.Entry {
+	if c.doomed.Len() == 0 {
+		c.slotless(now)
+	}
 	if e := c.doomed.First(); e != nil {
 		c.take(e)
 		return e
@@ -318,6 +340,9 @@ func (c *Core) Wake() int64 {
 	if e := c.deadlines.First(); e != nil && (at == 0 || e.Deadline < at) {
 		at = e.Deadline
 	}
+	if slot := c.slotWake(); slot != 0 && (at == 0 || slot < at) {
+		at = slot
+	}
 	if s := c.idle.head; s != nil && c.rules.idle > 0 && (at == 0 || s.since+c.rules.idle < at) {
 		at = s.since + c.rules.idle
 	}
@@ -366,7 +391,7 @@ func (c *Core) wipe(i int) {
 	for _, s := range c.slots[i] {
 		if s != nil && s.fate == nil {
 			c.end(s, infer.Refusef(infer.Unavailable, infer.ReasonWorkerLost,
-				"sequence %s of model '%s' has ended: its state was lost with its worker", name(s.id), c.model))
+				"sequence %s of model '%s' has ended: its state was lost with its worker", name(s.key.id), c.model))
 		}
 	}
 }
@@ -394,11 +419,11 @@ func (c *Core) back(e *queue.Entry) bool {
 		return false
 	}
 	if c.iterative {
-		if other := c.live[s.id]; other != nil && other != s {
+		if other := c.live[s.key]; other != nil && other != s {
 			return false
 		}
 		s.ended = false
-		c.live[s.id] = s
+		c.live[s.key] = s
 	}
 	s.line.Prepend(e)
 	c.waiting++

@@ -7,15 +7,17 @@ import (
 
 // NewWith is New with something around each core.
 func NewWith(cfg Config, deps schedule.Deps, around func(*Core) drive.Core) (*Scheduler, error) {
+	cfg.gateway = deps.Sequences
 	first, err := newStage(&cfg, deps.Memory)
 	if err != nil {
 		return nil, err
 	}
+	held := &holds{}
 	d, err := drive.New(drive.Config{Model: cfg.Model, Batches: true, Holds: true, Sequences: cfg.durable(),
 		Preserve: cfg.Oldest != nil && cfg.Oldest.PreserveOrdering,
 		Make: func() (drive.Core, drive.Stage) {
-			core, stage := newPair(first, len(deps.Executors))
+			core, stage := newPair(first, held, len(deps.Executors))
 			return around(core), stage
 		}}, deps)
-	return &Scheduler{driver: d, cfg: cfg}, err
+	return &Scheduler{driver: d, cfg: cfg, held: held}, err
 }

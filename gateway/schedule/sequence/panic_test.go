@@ -77,10 +77,11 @@ func testCracked(t *testing.T, set func(*sequence.Config)) {
 	cfg := config()
 	set(&cfg)
 	cfg.Idle = 300 * time.Microsecond
-	mem, seen := &memory{out: map[*byte]int{}}, &counts{}
+	mem, seen, held := &memory{out: map[*byte]int{}}, &counts{}, &heldSequences{}
 	var odds, faults atomic.Int64
 	at, running := &atomic.Pointer[sequence.Scheduler]{}, &sync.WaitGroup{}
-	d := schedule.Deps{Memory: mem, Observer: seen, Clock: schedule.GoClock{}, IDs: new(atomic.Uint64), Log: slog.New(slog.DiscardHandler)}
+	d := schedule.Deps{Memory: mem, Observer: seen, Clock: schedule.GoClock{}, IDs: new(atomic.Uint64), Log: slog.New(slog.DiscardHandler),
+		Sequences: schedule.SequenceRules{Limits: held}}
 	for i := range 2 {
 		a := &adder{t: t, s: at, index: i, wg: running, count: map[uint64]int{}, loses: 30, each: cfg.Iterative || rand.IntN(2) == 0}
 		if cfg.Iterative {
@@ -120,6 +121,9 @@ func testCracked(t *testing.T, set func(*sequence.Config)) {
 	synctest.Wait()
 	if ended.Load() != asked.Load() || refs.Load() != asked.Load() || faults.Load() < 2 {
 		t.Errorf("%d requests, %d ends, %d references back, %d cores", asked.Load(), ended.Load(), refs.Load(), faults.Load())
+	}
+	if held.now.Load() != 0 || (held.all.Load() == 0) != cfg.Iterative {
+		t.Errorf("%d of %d sequences are counted though nothing is left", held.now.Load(), held.all.Load())
 	}
 	if seen.queued.Load() != 0 || len(mem.out) != 0 || s.Busy() != 0 || s.Ready() != 2 {
 		t.Errorf("%d queued, %d blocks out, %d busy, %d ready", seen.queued.Load(), len(mem.out), s.Busy(), s.Ready())

@@ -21,7 +21,7 @@ type simple struct {
 
 	state    map[*queue.Entry]string   // waiting, executed, refused
 	seq      map[*queue.Entry]*history // what it belongs to
-	living   map[uint64]*history       // whose next request needs no START
+	living   map[key]*history          // whose next request needs no START
 	of       map[*sequence]*history
 	batches  int
 	executed int
@@ -50,7 +50,8 @@ func TestRandomSchedules(t *testing.T) {
 
 func randomSchedule(t *testing.T, seed uint64, oldest, durable bool) {
 	rng := rand.New(rand.NewPCG(seed, 7))
-	r := rules{slots: 1 + rng.IntN(4), instances: 1 + rng.IntN(3), limit: 40, idle: int64(rng.IntN(3)) * 40, durable: durable}
+	r := rules{slots: 1 + rng.IntN(4), instances: 1 + rng.IntN(3), limit: 40, idle: int64(rng.IntN(3)) * 40, durable: durable,
+		wait: int64(rng.IntN(2)) * 90}
 	if !oldest && rng.IntN(2) == 0 {
 		r.utilization, r.delay = 0.7, 15
 	}
@@ -60,8 +61,9 @@ func randomSchedule(t *testing.T, seed uint64, oldest, durable bool) {
 		}
 	}
 	s := &simple{t: t, m: newMachine(r), rng: rng, durable: durable, slots: r.slots, direct: !oldest, of: map[*sequence]*history{},
-		state: map[*queue.Entry]string{}, seq: map[*queue.Entry]*history{}, living: map[uint64]*history{}}
+		state: map[*queue.Entry]string{}, seq: map[*queue.Entry]*history{}, living: map[key]*history{}}
 	s.m.began, s.m.refused = s.began, s.refused
+	s.m.limits.most = rng.IntN(2) * 4
 	for range 400 {
 		s.step()
 		s.m.settle()
@@ -100,6 +102,12 @@ func (s *simple) add() {
 	s.last++
 	q := &infer.Request{ID: fmt.Sprint(s.last), Correlation: infer.Correlation{ID: id}, SequenceStart: s.rng.IntN(4) == 0,
 		SequenceEnd: s.rng.IntN(5) == 0}
+	switch s.rng.IntN(4) {
+	case 0:
+		q.Tenant, q.Caller = "red", "ruth"
+	case 1:
+		q.Caller = "carol"
+	}
 	e := &queue.Entry{Rows: 1, Owner: q}
 	if s.rng.IntN(8) == 0 {
 		e.Key = []byte("other")
@@ -120,14 +128,14 @@ func (s *simple) add() {
 	if h == nil {
 		h = &history{}
 		s.of[of(e)] = h
-		s.checkNew(s.living[id], q)
+		s.checkNew(s.living[s.m.core.keyOf(q)], q)
 	}
 	h.added, h.active = append(h.added, e), s.m.now
 	s.seq[e] = h
 	if q.SequenceEnd {
-		delete(s.living, id)
+		delete(s.living, s.m.core.keyOf(q))
 	} else {
-		s.living[id] = h
+		s.living[s.m.core.keyOf(q)] = h
 	}
 }
 
@@ -209,9 +217,9 @@ func (s *simple) refused(e *queue.Entry, err error) {
 // kill ends a history: none of its requests may begin any more.
 func (s *simple) kill(h *history, e *queue.Entry) {
 	h.dead = true
-	id := e.Owner.(*infer.Request).Correlation.ID
-	if s.living[id] == h {
-		delete(s.living, id)
+	k := s.m.core.keyOf(e.Owner.(*infer.Request))
+	if s.living[k] == h {
+		delete(s.living, k)
 	}
 }
 
@@ -295,5 +303,22 @@ func (s *simple) finish() {
 	if c := s.m.core; c.free != c.rules.slots*c.rules.instances || len(c.live) != 0 || c.backlog.n != 0 || c.idle.n != 0 {
 		s.t.Errorf("%d of %d slots are free, %d sequences live, %d in the backlog, %d idle", c.free, c.rules.slots*c.rules.instances,
 			len(c.live), c.backlog.n, c.idle.n)
+	}
+	s.checkCounts()
+}
+
+// checkCounts says whether anybody counts a sequence that is over.
+func (s *simple) checkCounts() {
+	h := &s.m.core.shares
+	if len(h.named) != 0 || len(h.next) != 0 || h.nobody.living != 0 || h.nobody.slots != 0 {
+		s.t.Errorf("%d sharers are left, %d wait; nobody has %d sequences and %d slots", len(h.named), len(h.next), h.nobody.living, h.nobody.slots)
+	}
+	for caller, n := range s.m.limits.callers {
+		if n != 0 {
+			s.t.Errorf("'%s' is said to have %d sequences", caller, n)
+		}
+	}
+	if n := len(s.m.holds.all); n != 0 {
+		s.t.Errorf("%d sequences are held", n)
 	}
 }

@@ -17,13 +17,15 @@ func New(cfg Config, deps schedule.Deps) (*Scheduler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	cfg.gateway = deps.Sequences
 	first, err := newStage(&cfg, deps.Memory)
 	if err != nil {
 		return nil, err
 	}
+	held := &holds{}
 	d, err := drive.New(drive.Config{
 		Model:     cfg.Model,
-		Make:      func() (drive.Core, drive.Stage) { return newPair(first, len(deps.Executors)) },
+		Make:      func() (drive.Core, drive.Stage) { return newPair(first, held, len(deps.Executors)) },
 		Batches:   true,
 		Holds:     true,
 		Preserve:  cfg.Oldest != nil && cfg.Oldest.PreserveOrdering,
@@ -32,14 +34,16 @@ func New(cfg Config, deps schedule.Deps) (*Scheduler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Scheduler{driver: d, cfg: cfg}, nil
+	return &Scheduler{driver: d, cfg: cfg, held: held}, nil
 }
 
 // newPair makes a core and the stage that belongs to it, after the pattern of one that was
-// not used.
-func newPair(pattern *stage, instances int) (*Core, *stage) {
+// not used. Of a core before it no sequence is left.
+func newPair(pattern *stage, held *holds, instances int) (*Core, *stage) {
+	held.endAll()
 	s := pattern.another()
 	r := s.cfg.rules(instances)
+	r.held = held.note
 	r.null, r.request = drive.NewNull(&infer.Request{Model: s.cfg.Model.Name, Rows: 1}), drive.RequestOf
 	if s.varies() {
 		r.stateKey = s.key
@@ -49,7 +53,9 @@ func newPair(pattern *stage, instances int) (*Core, *stage) {
 }
 
 // Do is schedule.Scheduler.Do. Further errors: InvalidArg for a request that belongs to
-// no sequence, or to one that is not known.
+// no sequence, or to one that is not known; ResourceExhausted for a START of a caller that
+// may have no further sequence; Unavailable with reason sequence_slots for one that found
+// no slot.
 // Source: SequenceBatchScheduler::Enqueue of the original, texts likewise.
 func (s *Scheduler) Do(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
 	switch {
@@ -65,5 +71,19 @@ func (s *Scheduler) Do(ctx context.Context, req *infer.Request, send infer.SendF
 			return err
 		}
 	}
-	return s.driver.Do(ctx, req, send)
+	if !req.SequenceStart || s.cfg.gateway.Limits == nil || s.cfg.Iterative {
+		return s.driver.Do(ctx, req, send)
+	}
+	b := begin(ctx, s.cfg.gateway.Limits, req)
+	if b == nil {
+		return s.driver.Do(ctx, req, send)
+	}
+	defer b.end()
+	return s.driver.DoOf(ctx, req, send, b)
+}
+
+// Drain is schedule.Scheduler.Drain. No limit counts a sequence of the scheduler afterwards.
+func (s *Scheduler) Drain(ctx context.Context) error {
+	defer s.held.endAll()
+	return s.driver.Drain(ctx)
 }

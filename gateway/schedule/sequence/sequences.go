@@ -1,13 +1,20 @@
 package sequence
 
 import (
+	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue"
 	"github.com/sluice-serve/sluice/infer"
 )
 
+// key tells living sequences apart. What the model is told is the ID alone.
+type key struct {
+	scope string // of the callers who share IDs; "": of all whose is not known
+	id    infer.Correlation
+}
+
 // sequence is one sequence from its START to the end of its last request.
 type sequence struct {
-	id infer.Correlation
+	key key
 	// line are its waiting requests in order. With the oldest strategy the first of them
 	// stands among its instance's candidates instead, and is head.
 	line queue.Strand
@@ -20,6 +27,11 @@ type sequence struct {
 	fate    error // what its waiting requests hear that are left; nil: it lives
 	touched bool  // is in Core.touched
 	since   int64 // when it became idle, or began to wait in the backlog
+
+	sharer         *sharer               // whose slots it takes
+	number         uint64                // in order of arrival
+	before, behind *sequence             // of its sharer, while it waits for a slot
+	hold           schedule.SequenceHold // nil: no limit counts it
 
 	in         *list // the backlog or the idle ones; nil: neither
 	prev, next *sequence

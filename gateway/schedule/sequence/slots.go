@@ -17,6 +17,7 @@ func (c *Core) assign(s *sequence) bool {
 				c.slots[i][row] = s
 				s.instance, s.row = i, row
 				c.free--
+				c.shares.take(s, 1)
 				return true
 			}
 		}
@@ -77,19 +78,26 @@ func (c *Core) sweep(now int64) {
 		c.forget(s)
 		c.release(s)
 	}
-	for s := c.backlog.head; s != nil && c.assign(s); s = c.backlog.head {
-		s.out()
-		c.promote(s)
-	}
+	c.admitBacklog()
 }
 
+// release ends a sequence that has nothing more to do. It may be told of one more than once:
+// callers may leave after its end.
 func (c *Core) release(s *sequence) {
-	s.out()
+	if s.sharer == nil {
+		return
+	}
+	c.leaveList(s)
 	if s.instance >= 0 {
 		c.slots[s.instance][s.row] = nil
 		c.low = min(c.low, s.row)
 		s.instance, s.row = -1, -1
 		c.free++
+		c.shares.take(s, -1)
+	}
+	c.shares.leave(s)
+	if s.hold != nil {
+		c.held(s, false)
 	}
 	if c.drop != nil {
 		c.drop(s)

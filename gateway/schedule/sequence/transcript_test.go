@@ -2,13 +2,16 @@ package sequence
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/gateway/schedule/dynamic"
 	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue"
 	"github.com/sluice-serve/sluice/infer"
@@ -21,7 +24,8 @@ var update = transcript.Flag()
 // with a blank is a decision, `#` begins a comment, and every other line is an event:
 //
 //	config slots=2 [oldest] [max=N] [instances=N] [idle=T] [util=F] [delay=T] [durable] [iterative] [limit=N]
-//	add NAME SEQUENCE [start] [end] [shape=S] [deadline=T]
+//	  [wait=T] [scope=caller|none] [most=N] (sequences of each caller)
+//	add NAME SEQUENCE [start] [end] [tenant=T] [caller=C] [weight=N] [shape=S] [deadline=T]
 //	cancel NAME, at T, done I, repeat I (all of its batch ask for another execution), lost I, down I, up I, flush
 func TestTranscripts(t *testing.T) {
 	transcript.Run(t, *update, replay)
@@ -35,17 +39,42 @@ type machine struct {
 	names   map[*queue.Entry]string
 	running map[int][]*queue.Entry
 	lives   map[int]uint64
+	limits  fakeLimits
+	holds   holds
 	out     bytes.Buffer
 	// began and refused hear of batches, and of requests that are over without one.
 	began   func(i int, batch []*queue.Entry)
 	refused func(e *queue.Entry, err error)
 }
 
+// fakeLimits lets each caller have so many sequences; 0: any number.
+type fakeLimits struct {
+	most    int
+	callers map[string]int
+}
+
+type fakeHold struct {
+	limits *fakeLimits
+	caller string
+}
+
+func (l *fakeLimits) BeginSequence(_ context.Context, req *infer.Request) (schedule.SequenceHold, error) {
+	if l.most > 0 && l.callers[req.Caller] == l.most {
+		return nil, fmt.Errorf("%s has %d sequences", req.Caller, l.most)
+	}
+	l.callers[req.Caller]++
+	return fakeHold{l, req.Caller}, nil
+}
+
+func (h fakeHold) End() { h.limits.callers[h.caller]-- }
+
 func newMachine(r rules) *machine {
 	r.model, r.null = "m", &queue.Entry{Rows: 1}
 	r.request = func(e *queue.Entry) *infer.Request { return e.Owner.(*infer.Request) }
-	m := &machine{core: newCore(r), entries: map[string]*queue.Entry{}, names: map[*queue.Entry]string{r.null: "-"},
-		running: map[int][]*queue.Entry{}, lives: map[int]uint64{}}
+	m := &machine{entries: map[string]*queue.Entry{}, names: map[*queue.Entry]string{r.null: "-"}, running: map[int][]*queue.Entry{},
+		lives: map[int]uint64{}, limits: fakeLimits{callers: map[string]int{}}}
+	r.held = m.holds.note
+	m.core = newCore(r)
 	m.began = func(i int, batch []*queue.Entry) {
 		fmt.Fprintf(&m.out, "  instance %d gets", i)
 		for _, e := range batch {
@@ -85,6 +114,11 @@ func (m *machine) settle() int64 {
 func (m *machine) add(e *queue.Entry, name string) {
 	e.At = m.now
 	m.entries[name], m.names[e] = e, name
+	if r := m.core.request(e); r.SequenceStart && !m.core.iterative {
+		b := begin(context.Background(), &m.limits, r)
+		defer b.end()
+		e.Group = b
+	}
 	if m.core.Full(e) {
 		m.refused(e, fmt.Errorf("full"))
 		return
@@ -119,8 +153,9 @@ func replay(t *testing.T, text []byte) []byte {
 	var out bytes.Buffer
 	return transcript.Replay(t, text, &out, func(verb string, args []string) error {
 		if verb == "config" {
-			r, err := parseRules(args)
+			r, most, err := parseRules(args)
 			m = newMachine(r)
+			m.limits.most = most
 			return err
 		}
 		if err := m.event(verb, args); err != nil {
@@ -140,12 +175,11 @@ func replay(t *testing.T, text []byte) []byte {
 	})
 }
 
-func parseRules(args []string) (rules, error) {
-	r := rules{slots: 2, instances: 1, limit: 100}
+func parseRules(args []string) (r rules, limit int, err error) {
+	r = rules{slots: 2, instances: 1, limit: 100}
 	oldest, most := false, 0
 	for _, a := range args {
 		k, v, _ := strings.Cut(a, "=")
-		var err error
 		var d time.Duration
 		switch k {
 		case "slots":
@@ -161,6 +195,13 @@ func parseRules(args []string) (rules, error) {
 		case "idle":
 			d, err = time.ParseDuration(v)
 			r.idle = int64(d)
+		case "wait":
+			d, err = time.ParseDuration(v)
+			r.wait = int64(d)
+		case "most":
+			limit, err = strconv.Atoi(v)
+		case "scope":
+			r.scope = infer.SequenceScope(slices.Index(infer.SequenceScopes(), v))
 		case "delay":
 			d, err = time.ParseDuration(v)
 			r.delay = int64(d)
@@ -174,7 +215,7 @@ func parseRules(args []string) (rules, error) {
 			err = fmt.Errorf("unknown setting %q", k)
 		}
 		if err != nil {
-			return r, err
+			return r, limit, err
 		}
 	}
 	if oldest {
@@ -182,7 +223,7 @@ func parseRules(args []string) (rules, error) {
 			r.cutters = append(r.cutters, dynamic.NewCutter(max(most, r.slots), nil, time.Duration(r.delay)))
 		}
 	}
-	return r, nil
+	return r, limit, nil
 }
 
 func (m *machine) event(verb string, args []string) error {
@@ -244,6 +285,16 @@ func (m *machine) parseAdd(args []string) error {
 			r.SequenceStart = true
 		case "end":
 			r.SequenceEnd = true
+		case "tenant":
+			r.Tenant = v
+		case "caller":
+			r.Caller, e.Caller = v, v
+		case "weight":
+			n, err := strconv.Atoi(v)
+			if err != nil {
+				return err
+			}
+			e.Weight = n
 		case "shape":
 			e.Key = []byte(v)
 		case "deadline":

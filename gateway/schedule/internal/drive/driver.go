@@ -152,11 +152,17 @@ func New(cfg Config, deps schedule.Deps) (*Driver, error) {
 // A request whose Do returned an error may still be read by an instance: its struct
 // and its tensors' descriptions must not be used again for another request.
 func (d *Driver) Do(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
+	return d.DoOf(ctx, req, send, nil)
+}
+
+// DoOf is Do of a request whose entry the core gets with a Group.
+func (d *Driver) DoOf(ctx context.Context, req *infer.Request, send infer.SendFunc, group any) error {
 	if ctx.Err() != nil {
 		return left(ctx, req)
 	}
 	it := d.items.Get().(*item)
 	it.reset(req)
+	it.Group = group
 	if err := d.prepare(it); err != nil {
 		d.recycle(it)
 		return err

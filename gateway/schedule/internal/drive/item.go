@@ -93,6 +93,7 @@ func (d *Driver) recycle(it *item) {
 	default:
 	}
 	it.req, it.to, it.ctx, it.watched, it.stop = nil, nil, nil, nil, nil
+	it.Group = nil
 	clear(it.inputs)
 	it.inputs = it.inputs[:0]
 	clear(it.parts[:cap(it.parts)])

@@ -21,7 +21,7 @@ type Entry struct {
 	Deadline int64  // when it stops waiting; 0: never
 	Losses   int    // workers that ended under it
 	Owner    any    // for the caller
-	Group    any    // for the core: the sequence that it belongs to
+	Group    any    // for the core: the sequence that it belongs to; before Add, what DoOf was given
 	Caller   string // whose it is; "": nobody's in particular
 	Weight   int    // of the caller, in shares of a full line; 0: 1
 
