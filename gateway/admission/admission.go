@@ -307,6 +307,7 @@ func (l *Limits) exit(a *account, bytes, took int64) {
 	for i := range a.uses {
 		u := &a.uses[i]
 		switch u.limit.Kind {
+		case Sequences: // they outlive the call
 		case Concurrency:
 			l.giveBack(u, 1, took)
 		case BytesInFlight:

@@ -1,9 +1,9 @@
 // Package admission bounds what callers may have going on: the rate of their requests,
 // of bytes, of elements and of the time that models compute for them, how many calls
-// they have open, and how many bytes of bodies. The rules come from a file (file.go),
+// they have open, how many bytes of bodies, and how many sequences they have. The rules come from a file (file.go),
 // which may change while the server runs; who is measured together is a rule's `each`.
-// gateway/pipeline asks it (Open, Request, Close), and so does Envoy's rate limit
-// service (Hit).
+// gateway/pipeline asks it (Open, Request, Close), the sequence batcher (BeginSequence),
+// and Envoy's rate limit service (Hit).
 //
 // What decides is plain state without lock or clock: bucket (rate.go) and counter
 // (hold.go). A meter has both and belongs to one rule, one limit and one subject;

@@ -50,6 +50,7 @@ type fileRule struct {
 	Compute       *fileRate `yaml:"compute"`
 	Concurrency   string    `yaml:"concurrency"`
 	BytesInFlight string    `yaml:"bytes_in_flight"`
+	Sequences     string    `yaml:"sequences"`
 
 	line int
 }
@@ -98,7 +99,7 @@ func (r *fileRate) UnmarshalYAML(n *yaml.Node) error {
 func (r *fileRule) UnmarshalYAML(n *yaml.Node) error {
 	r.line = n.Line
 	known := []string{"name", "principals", "groups", "models", "actions", "each", "at", "shadow", "last", "requests", "bytes", "elements",
-		"compute", "concurrency", "bytes_in_flight"}
+		"compute", "concurrency", "bytes_in_flight", "sequences"}
 	for i := 0; n.Kind == yaml.MappingNode && i < len(n.Content); i += 2 {
 		if k := n.Content[i]; !slices.Contains(known, k.Value) {
 			return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: field %s not found: want one of %s", k.Line, k.Value, strings.Join(known, ", "))}}
@@ -194,6 +195,7 @@ func (c *compiler) rule(i int, f *fileRule) {
 	}
 	c.most(where, r, Concurrency, f.Concurrency)
 	c.most(where, r, BytesInFlight, f.BytesInFlight)
+	c.most(where, r, Sequences, f.Sequences)
 	// what is held comes first: a call that it refuses has spent nothing
 	slices.SortFunc(r.limits, func(a, b *Limit) int { return int(b.Kind) - int(a.Kind) })
 	if len(r.limits) == 0 && !r.last {
@@ -204,6 +206,7 @@ func (c *compiler) rule(i int, f *fileRule) {
 			c.fault("%s: Envoy can count requests and bytes, not %s", where, l.Kind)
 		}
 	}
+	c.out.sequences = c.out.sequences || f.Sequences != ""
 	c.out.byModel = c.out.byModel || r.dependsOnModel()
 	c.out.remote = c.out.remote || r.each == EachRemote
 	c.out.rules = append(c.out.rules, r)

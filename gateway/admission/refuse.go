@@ -14,6 +14,8 @@ func reason(k Kind) infer.Reason {
 		return infer.ReasonConcurrency
 	case BytesInFlight:
 		return infer.ReasonBytesInFlight
+	case Sequences:
+		return infer.ReasonSequences
 	}
 	return infer.ReasonRate
 }

@@ -10,7 +10,7 @@ import (
 type Kind uint8
 
 // The kinds. Rates come back with time; Concurrency and BytesInFlight are held until a
-// call ends.
+// call ends, Sequences until the sequence does.
 const (
 	Requests      Kind = iota // calls; of a stream, the requests in it
 	Bytes                     // of bodies
@@ -18,10 +18,11 @@ const (
 	Compute                   // microseconds, of what the batch took the share by rows
 	Concurrency               // open calls
 	BytesInFlight             // of bodies of open calls
+	Sequences                 // that live, from START on until their slot is free
 	numKinds
 )
 
-var kindNames = [numKinds]string{"requests", "bytes", "elements", "compute", "concurrency", "bytes_in_flight"}
+var kindNames = [numKinds]string{"requests", "bytes", "elements", "compute", "concurrency", "bytes_in_flight", "sequences"}
 
 // String is the kind's name in the file.
 func (k Kind) String() string { return kindNames[k] }
@@ -47,7 +48,7 @@ type Limit struct {
 	Kind  Kind
 	Rate  float64 // units a second; 0: none is held back by rate
 	Burst float64 // units
-	Most  int64   // Concurrency, BytesInFlight
+	Most  int64   // Concurrency, BytesInFlight, Sequences
 	text  string  // as it is told to callers: "requests 100/s"
 	speed speed
 }
@@ -80,7 +81,9 @@ type Rules struct {
 	weights []Weight
 	track   int // accounts at most
 	byModel bool
-	remote  bool // some rule tells remote addresses apart
+	// sequences says that some rule limits them.
+	sequences bool
+	remote    bool // some rule tells remote addresses apart
 }
 
 // subject is who does what.

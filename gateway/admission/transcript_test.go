@@ -18,13 +18,15 @@ var update = transcript.Flag()
 
 // player plays a transcript: `limits` takes the rest of its line as the file (YAML in
 // one line), `at` moves the clock, `open`, `request` and `close` are those of a call with
-// a name, `hit` is Envoy's question.
+// a name, `hit` is Envoy's question. `begin` is a sequence of a call, which `end` ends.
 type player struct {
 	t    *testing.T
 	out  *bytes.Buffer
 	now  int64
 	l    *Limits
 	envs map[string]*infer.Envelope
+
+	sequences map[string]*SequenceHold
 }
 
 func TestTranscripts(t *testing.T) {
@@ -70,6 +72,17 @@ func (p *player) event(verb string, args []string) error {
 	case "close":
 		p.l.Close(p.envs[args[0]], p.end(set))
 		delete(p.envs, args[0])
+	case "begin":
+		h, err := p.l.BeginSequence(p.t.Context(), &infer.Request{Model: set["model"], Origin: p.envs[args[1]]})
+		p.say(err)
+		if p.sequences == nil {
+			p.sequences = map[string]*SequenceHold{}
+		}
+		if p.sequences[args[0]] = h; h == nil && err == nil {
+			fmt.Fprintln(p.out, "  no limit counts it")
+		}
+	case "end":
+		p.sequences[args[0]].End()
 	case "hit":
 		n := max(p.number(set["hits"]), 1)
 		v := p.l.Hit(p.t.Context(), Query{Principal: &infer.Principal{Name: set["principal"]}, Model: set["model"], Action: infer.ActionInference, Hits: n})

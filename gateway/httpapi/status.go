@@ -11,7 +11,8 @@ import (
 
 // ReasonHeader names why a call was refused (infer.Reason): queue_full, queue_timeout,
 // deadline, cancelled, stopping, not_ready, memory_full, worker_lost, too_large,
-// rate_limited, concurrency, bytes_in_flight, fair_share.
+// rate_limited, concurrency, bytes_in_flight, fair_share,
+// sequences, sequence_slots.
 const ReasonHeader = "X-Sluice-Reason"
 
 // Status is the HTTP status of a code.

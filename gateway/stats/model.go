@@ -29,13 +29,14 @@ var failureNames = [numFailures]string{"REJECTED", "CANCELED", "BACKEND", "OTHER
 func refusals() []infer.Reason {
 	return []infer.Reason{infer.ReasonQueueFull, infer.ReasonQueueTimeout, infer.ReasonDeadline, infer.ReasonCancelled,
 		infer.ReasonStopping, infer.ReasonNotReady, infer.ReasonMemory, infer.ReasonWorkerLost, infer.ReasonTooLarge,
-		infer.ReasonRate, infer.ReasonConcurrency, infer.ReasonBytesInFlight, infer.ReasonFairShare, "other", "invalid"}
+		infer.ReasonRate, infer.ReasonConcurrency, infer.ReasonBytesInFlight, infer.ReasonFairShare,
+		infer.ReasonSequences, infer.ReasonSequenceSlots, "other", "invalid"}
 }
 
 const (
-	otherRefusal = 13
-	invalid      = 14 // refused by validation
-	numRefusals  = 15
+	otherRefusal = 15
+	invalid      = 16 // refused by validation
+	numRefusals  = 17
 )
 
 // phase is one of the durations that requests have.
@@ -203,7 +204,8 @@ func (m *Model) fail(t *infer.Times, took uint64, err error) {
 func failureOf(t *infer.Times, reason infer.Reason, err error) failure {
 	switch reason {
 	case infer.ReasonQueueFull, infer.ReasonQueueTimeout, infer.ReasonStopping, infer.ReasonNotReady, infer.ReasonMemory,
-		infer.ReasonTooLarge, infer.ReasonRate, infer.ReasonConcurrency, infer.ReasonBytesInFlight, infer.ReasonFairShare:
+		infer.ReasonTooLarge, infer.ReasonRate, infer.ReasonConcurrency, infer.ReasonBytesInFlight, infer.ReasonFairShare,
+		infer.ReasonSequences, infer.ReasonSequenceSlots:
 		return rejected
 	case infer.ReasonWorkerLost:
 		return backend
@@ -245,6 +247,10 @@ func refusalIndex(reason infer.Reason) int {
 		return 11
 	case infer.ReasonFairShare:
 		return 12
+	case infer.ReasonSequences:
+		return 13
+	case infer.ReasonSequenceSlots:
+		return 14
 	}
 	return otherRefusal
 }
