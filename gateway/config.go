@@ -45,6 +45,7 @@ type Config struct {
 	RateLimit  RateLimitConfig
 	XDS        XDSConfig
 	Limits     LimitsConfig
+	Sequences  SequencesConfig
 	Auth       auth.Config
 	Regions    regions.Config // shared memory of clients
 	Load       LoadConfig
@@ -166,6 +167,7 @@ func DefaultConfig() Config {
 		Observe:   ObserveConfig{AccessLog: accesslog.DefaultConfig()},
 		Workers:   WorkersConfig{Local: true, RequestArena: 256 << 20, ResponseArena: 256 << 20},
 		XDS:       DefaultXDS(),
+		Sequences: SequencesConfig{SlotTimeout: time.Minute},
 		BodyLimit: 1 << 30, ResponseLimit: 512 << 20, ClassesLimit: classification.DefaultMaxBytes,
 	}
 }

@@ -191,7 +191,7 @@ func (g *Gateway) newScheduler(m *repository.Model, instances []infer.Executor) 
 	}
 	return g.schedule(m, schedule.Deps{Executors: instances, Memory: g.layout(m),
 		Observer: observer, Clock: g.alarm, IDs: &g.batches, Log: g.logger,
-		Steps: steps{g.models, g.pipeline, m.Namespace()}, States: m.States()})
+		Steps: steps{g.models, g.pipeline, m.Namespace()}, States: m.States(), Sequences: g.sequenceRules()})
 }
 
 // Run loads the models, serves until ctx ends or a listener fails, and then stops:
