@@ -1,5 +1,10 @@
 package infer
 
+import (
+	"slices"
+	"strings"
+)
+
 // Correlation identifies a sequence among those of one scope; the zero value is none.
 // Source: sequence extension; a number or a string, never both.
 type Correlation struct {
@@ -21,8 +26,20 @@ const (
 	SequencesShared                        // all callers share IDs, as in Triton
 )
 
-// SequenceScopes are the scopes' names by their number, as flags have them.
-func SequenceScopes() []string { return []string{"tenant", "caller", "none"} }
+// scopeNames are the scopes' names by their number.
+var scopeNames = [...]string{"tenant", "caller", "none"}
+
+// String is the scope's name, as flags have it.
+func (s SequenceScope) String() string { return scopeNames[s] }
+
+// ParseSequenceScope is the scope of a name. Its error tells the names.
+func ParseSequenceScope(name string) (SequenceScope, error) {
+	i := slices.Index(scopeNames[:], name)
+	if i < 0 {
+		return 0, Errorf(InvalidArg, "'%s' is not one of %s", name, strings.Join(scopeNames[:], ", "))
+	}
+	return SequenceScope(i), nil
+}
 
 // Of is the scope's part of a sequence's key for a caller; "" is everybody's.
 func (s SequenceScope) Of(tenant, caller string) string {

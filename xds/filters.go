@@ -80,7 +80,7 @@ func (b *builder) filters() []*managerv3.HttpFilter {
 	}
 	s := &b.t.Services
 	if s.Authz != nil {
-		add("envoy.filters.http.ext_authz", &authzv3.ExtAuthz{
+		add(AuthzFilter, &authzv3.ExtAuthz{
 			Services:               &authzv3.ExtAuthz_GrpcService{GrpcService: s.Authz.grpc(authzCluster)},
 			TransportApiVersion:    corev3.ApiVersion_V3,
 			IncludePeerCertificate: true,
@@ -107,12 +107,26 @@ func (b *builder) filters() []*managerv3.HttpFilter {
 			AllowModeOverride: true,
 			// A body that the picker looked at is sent on as it came.
 			AllowContentLengthHeader: true,
-			MetadataOptions: &procv3.MetadataOptions{ReceivingNamespaces: &procv3.MetadataOptions_MetadataNamespaces{
-				Untyped: []string{balanceNamespace, pickerNamespace}}},
+			MetadataOptions:          s.pickerMetadata(),
 		})
 	}
 	add("envoy.filters.http.router", &routerv3.Router{RespectExpectedRqTimeout: true})
 	return out
+}
+
+// AuthzFilter is the authorization filter's name, and the namespace of what its service finds
+// out of callers: the strings tenant and principal. Callers can't write there.
+const AuthzFilter = "envoy.filters.http.ext_authz"
+
+// pickerMetadata is what the picker may set, and what it is told of a call: its caller, since
+// sequences of several callers may have the same ID.
+func (s *Services) pickerMetadata() *procv3.MetadataOptions {
+	o := &procv3.MetadataOptions{ReceivingNamespaces: &procv3.MetadataOptions_MetadataNamespaces{
+		Untyped: []string{balanceNamespace, pickerNamespace}}}
+	if s.Authz != nil {
+		o.ForwardingNamespaces = &procv3.MetadataOptions_MetadataNamespaces{Untyped: []string{AuthzFilter}}
+	}
+	return o
 }
 
 // rateLimits are the descriptors that Envoy sends to the rate limit service: the

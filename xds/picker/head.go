@@ -32,6 +32,7 @@ type head struct {
 	keyed     bool   // the headers have the cache's key
 	flagged   bool   // the headers have the sequence
 	sequence  bool   // the body may say that the call is of a sequence
+	caller    caller // who makes it
 }
 
 // The methods of gRPC that carry inference requests.
@@ -50,6 +51,7 @@ func readHead(headers []*corev3.HeaderValue) (head, Call) {
 		if value == "" {
 			value = v.Value
 		}
+		h.caller.readShown(v.Key, value)
 		switch v.Key {
 		case ":path":
 			h.path = value

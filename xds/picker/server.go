@@ -15,12 +15,15 @@ import (
 	procv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
 
+	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/xds"
 )
 
 // Config says how a Server works. Zero fields take the default.
 type Config struct {
 	Rules Rules
+	// Scope says which callers share correlation IDs; the gateways' own.
+	Scope infer.SequenceScope
 	// Interval is how often gateways are asked for their load; default 100 ms.
 	Interval time.Duration
 	// Dial makes a connection to the gRPC port of a gateway; it is closed by the Server.
@@ -117,6 +120,7 @@ func (s *Server) Process(stream procv3.ExternalProcessor_ProcessServer) error {
 		switch r := m.Request.(type) {
 		case *procv3.ProcessingRequest_RequestHeaders:
 			h, c = readHead(r.RequestHeaders.GetHeaders().GetHeaders())
+			h.caller.readFound(m.GetMetadataContext())
 			if !r.RequestHeaders.GetEndOfStream() && s.wantsBody(&h, &c) {
 				answer = askBody()
 				break
@@ -206,6 +210,9 @@ func (s *Server) answer(h *head, c *Call, body bool) *procv3.ProcessingResponse 
 	said := *c
 	var first Pick
 	var addresses []string
+	if c.Sequence != "" {
+		c.Scope, c.Loose = h.caller.scope(s.cfg.Scope)
+	}
 	s.mu.Lock()
 	for i, t := range s.meantLocked(c.Model, c.Version) {
 		c.Model, c.Version, c.Group = t.Model, t.Version, t.Group

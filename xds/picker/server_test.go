@@ -83,10 +83,12 @@ func report(t *testing.T) *reporter {
 
 // fixture is a picker over four reporters, and a client as Envoy is one.
 type fixture struct {
-	t        *testing.T
-	server   *Server
-	gateways []*reporter
-	client   procv3.ExternalProcessorClient
+	t          *testing.T
+	server     *Server
+	gateways   []*reporter
+	client     procv3.ExternalProcessorClient
+	topology   *xds.Topology
+	authorized *corev3.Metadata // what the authorization service found out of the next calls' caller
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -109,6 +111,7 @@ func newFixture(t *testing.T) *fixture {
 	s := grpc.NewServer()
 	f.server.Register(s)
 	f.server.Set(top, nil)
+	f.topology = top
 	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +179,8 @@ func (f *fixture) call(body []byte, headers ...string) (answer *procv3.Processin
 	for i := 0; i < len(headers); i += 2 {
 		h.Headers.Headers = append(h.Headers.Headers, &corev3.HeaderValue{Key: headers[i], RawValue: []byte(headers[i+1])})
 	}
-	answer = f.exchange(stream, &procv3.ProcessingRequest{Request: &procv3.ProcessingRequest_RequestHeaders{RequestHeaders: h}})
+	answer = f.exchange(stream, &procv3.ProcessingRequest{MetadataContext: f.authorized,
+		Request: &procv3.ProcessingRequest_RequestHeaders{RequestHeaders: h}})
 	if asked = answer.GetModeOverride().GetRequestBodyMode() == modev3.ProcessingMode_BUFFERED_PARTIAL; asked {
 		answer = f.exchange(stream, &procv3.ProcessingRequest{Request: &procv3.ProcessingRequest_RequestBody{RequestBody: &procv3.HttpBody{Body: body}}})
 	}

@@ -42,6 +42,10 @@ func (r Rules) filled() Rules {
 type Call struct {
 	Model, Version string // Version "": any
 	Group          string // of the gateways that answer it
+	// Scope tells apart who may use the same correlation IDs. Loose says that calls of one
+	// sequence may come in several scopes: the caller's credentials are all that is known.
+	Scope string
+	Loose bool
 	// Sequence is the correlation ID, "" for none. Start and End are its flags, Bare says
 	// that they could not be read: then the first call of a sequence is its start.
 	Sequence         string
@@ -208,19 +212,21 @@ func (s *State) Pick(now time.Duration, c *Call, random uint64) Pick {
 
 // owned is the pick of a call whose sequence is known.
 func (s *State) owned(now time.Duration, c *Call) (Pick, bool) {
-	q := s.table.get(c, now)
+	q, own := s.table.get(c, now)
 	switch {
 	case q == nil:
 		return Pick{}, false
 	case q.lost:
 		return Pick{Why: WhyLost, Lost: true, Owner: q.was}, true
 	case q.owner.dead: // whoever was told so must begin anew, also if it comes back
-		q.lose()
+		if own {
+			q.lose()
+		}
 		return Pick{Why: WhyLost, Lost: true, Owner: q.was}, true
 	}
 	owner := q.owner
 	owner.sent[sentTo{c.Model, c.Version}]++
-	if c.End {
+	if c.End && own {
 		s.table.remove(q)
 	}
 	return Pick{Gateway: owner.name, Why: WhySequence}, true
@@ -229,7 +235,8 @@ func (s *State) owned(now time.Duration, c *Call) (Pick, bool) {
 // place is the pick of a call whose sequence is new, or not known here.
 func (s *State) place(now time.Duration, c *Call) Pick {
 	chosen, why := s.first(hash(c.Model, c.Sequence)), WhyStart
-	if q := s.table.get(c, now); q != nil && !q.lost {
+	q, own := s.table.get(c, now)
+	if q != nil && !q.lost {
 		chosen = s.among(q.owner, chosen) // it begins anew where it was, so that nothing of it stays behind
 	}
 	if !c.Start && !c.Bare {
@@ -240,7 +247,7 @@ func (s *State) place(now time.Duration, c *Call) Pick {
 	chosen.g.sent[sentTo{c.Model, c.Version}]++
 	if !c.End {
 		s.table.put(c, chosen.g, now)
-	} else if q := s.table.get(c, now); q != nil {
+	} else if own {
 		s.table.remove(q)
 	}
 	return Pick{Gateway: chosen.g.name, Why: why}

@@ -210,7 +210,7 @@ func (w *world) step() {
 	w.now += time.Duration(w.r.IntN(200)) * time.Millisecond
 	switch n := w.r.IntN(20); {
 	case n < 10:
-		w.call(strconv.Itoa(w.r.IntN(6)))
+		w.call(strconv.Itoa(w.r.IntN(4)))
 	case n < 15:
 		w.report(g)
 	case n == 15 && g.alive: // killed, and noticed
@@ -220,7 +220,7 @@ func (w *world) step() {
 		w.s.Gone(g.name)
 		g.known = false
 		if w.r.IntN(2) == 0 {
-			w.call(strconv.Itoa(w.r.IntN(6)))
+			w.call(strconv.Itoa(w.r.IntN(4)))
 		}
 		w.report(g)
 	case n == 16 && !g.alive: // started anew
@@ -245,8 +245,9 @@ func (w *world) step() {
 }
 
 func (w *world) call(id string) {
-	c := Call{Model: "m", Sequence: id, Start: w.r.IntN(3) == 0, End: w.r.IntN(6) == 0}
+	c := Call{Model: "m", Scope: []string{"", "red"}[w.r.IntN(2)], Sequence: id, Start: w.r.IntN(3) == 0, End: w.r.IntN(6) == 0}
 	p := w.s.Pick(w.now, &c, w.r.Uint64())
+	id = c.Scope + "/" + id
 	h := w.sequences[id]
 	if p.Lost {
 		if c.Start || h == nil || (h.at.alive && h.at.in && h.at.known && h.at.life == h.life) {

@@ -21,41 +21,60 @@ func (q *sequence) lose() {
 	q.lost, q.owner = true, nil
 }
 
-type sequenceKey struct{ model, id string }
+// sequenceKey tells sequences apart as gateways do.
+type sequenceKey struct {
+	scope string
+	sharedKey
+}
+
+// sharedKey is what sequences of several scopes may have in common.
+type sharedKey struct{ model, id string }
+
+func keyOf(c *Call) sequenceKey { return sequenceKey{c.Scope, sharedKey{c.Model, c.Sequence}} }
 
 // table knows the sequences, those that were idle longest first.
 type table struct {
-	idle  time.Duration
-	most  int
-	all   map[sequenceKey]*sequence
-	order list.List // of *sequence
+	idle time.Duration
+	most int
+	all  map[sequenceKey]*sequence
+	// newest are those that began last of loose calls: where their sequence may be whose
+	// caller shows other credentials by now.
+	newest map[sharedKey]*sequence
+	order  list.List // of *sequence
 }
 
 func newTable(r Rules) table {
-	return table{idle: r.Idle, most: r.Sequences, all: map[sequenceKey]*sequence{}}
+	return table{idle: r.Idle, most: r.Sequences, all: map[sequenceKey]*sequence{}, newest: map[sharedKey]*sequence{}}
 }
 
-// get finds the call's sequence, and counts the call; nil: not known.
-func (t *table) get(c *Call, now time.Duration) *sequence {
-	q := t.all[sequenceKey{c.Model, c.Sequence}]
+// get finds the call's sequence, and counts the call; nil: not known. own is false where the
+// sequence may be another caller's: then the call may follow it, and changes nothing of it.
+func (t *table) get(c *Call, now time.Duration) (q *sequence, own bool) {
+	q, own = t.all[keyOf(c)]
+	if q == nil && c.Loose {
+		q = t.newest[sharedKey{c.Model, c.Sequence}]
+	}
 	if q != nil {
 		q.at = now
 		t.order.MoveToBack(q.in)
 	}
-	return q
+	return q, own
 }
 
 // put makes owner that of the call's sequence.
 func (t *table) put(c *Call, owner *gateway, now time.Duration) {
-	if q := t.all[sequenceKey{c.Model, c.Sequence}]; q != nil {
+	if q := t.all[keyOf(c)]; q != nil {
 		t.remove(q)
 	}
 	if len(t.all) >= t.most {
 		t.remove(t.order.Front().Value.(*sequence))
 	}
-	q := &sequence{key: sequenceKey{c.Model, c.Sequence}, owner: owner, was: owner.name, at: now}
+	q := &sequence{key: keyOf(c), owner: owner, was: owner.name, at: now}
 	q.in = t.order.PushBack(q)
 	t.all[q.key] = q
+	if c.Loose {
+		t.newest[q.key.sharedKey] = q
+	}
 	owner.owned[q] = true
 }
 
@@ -65,6 +84,9 @@ func (t *table) remove(q *sequence) {
 	}
 	t.order.Remove(q.in)
 	delete(t.all, q.key)
+	if t.newest[q.key.sharedKey] == q {
+		delete(t.newest, q.key.sharedKey)
+	}
 }
 
 // expire forgets what was idle for too long.

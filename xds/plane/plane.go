@@ -21,6 +21,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/xds"
 	"github.com/sluice-serve/sluice/xds/fleet"
 	"github.com/sluice-serve/sluice/xds/picker"
@@ -36,6 +37,9 @@ type Config struct {
 	// State is a file in which the targets of routes outlive the control plane, so that
 	// one that starts amid a switch knows the old ones; "": none.
 	State string
+	// SequenceScope says which callers share correlation IDs, for the endpoint picker: the
+	// gateways' own.
+	SequenceScope infer.SequenceScope
 }
 
 // Deps are a Plane's collaborators.
@@ -122,7 +126,7 @@ func New(cfg Config, deps Deps) (*Plane, error) {
 		options = append(options, grpc.Creds(credentials.NewTLS(served(deps.TLS, cfg.Envoys))))
 	}
 	p := &Plane{server: xds.New(cfg.Rollout, xds.Deps{Log: deps.Log}), grpc: grpc.NewServer(options...), health: health.NewServer(),
-		listeners: deps.Listeners, watch: deps.Watch, log: deps.Log, register: deps.Register, picker: picker.New(picker.Config{}, picker.Deps{Log: deps.Log})}
+		listeners: deps.Listeners, watch: deps.Watch, log: deps.Log, register: deps.Register, picker: picker.New(picker.Config{Scope: cfg.SequenceScope}, picker.Deps{Log: deps.Log})}
 	p.register = append(p.register, p.picker.Register)
 	p.state.file = cfg.State
 	p.restore()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -201,7 +200,7 @@ func parseRules(args []string) (r rules, limit int, err error) {
 		case "most":
 			limit, err = strconv.Atoi(v)
 		case "scope":
-			r.scope = infer.SequenceScope(slices.Index(infer.SequenceScopes(), v))
+			r.scope, err = infer.ParseSequenceScope(v)
 		case "delay":
 			d, err = time.ParseDuration(v)
 			r.delay = int64(d)

@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/logging"
 	"github.com/sluice-serve/sluice/gateway/stats"
+	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/xds"
 	"github.com/sluice-serve/sluice/xds/bootstrap"
 	"github.com/sluice-serve/sluice/xds/fleet"
@@ -48,6 +49,7 @@ type options struct {
 	portFile     string
 	state        string
 	envoys       []string
+	scope        string // of sequences
 	metrics      metricsFlags
 	help         bool
 	limits       limitFlags
@@ -101,6 +103,7 @@ func flags() (*options, *pflag.FlagSet) {
 	fs.DurationVar(&o.batch, "batch", d.Batch, "how long a change waits for others")
 	fs.DurationVar(&o.grace, "grace", d.Grace, "how long what nothing refers to any more stays")
 	fs.StringVar(&o.state, "state", "", "file in which the targets of routes outlive this process, so that a switch goes on after a restart")
+	fs.StringVar(&o.scope, "sequence-scope", infer.SequencesByTenant.String(), "the gateways' --sequence-scope, for the endpoint picker: tenant, caller or none")
 	o.metrics.add(fs)
 	o.limits.add(fs)
 	o.identity.add(fs)
@@ -130,6 +133,10 @@ func (o *options) plane(ctx context.Context, log *slog.Logger, metrics *stats.Re
 	if len(o.envoys) > 0 && !o.tls.Mutual {
 		return errors.New("--xds-envoy needs --xds-root-cert, by which Envoys show certificates")
 	}
+	scope, err := infer.ParseSequenceScope(o.scope)
+	if err != nil {
+		return fmt.Errorf("--sequence-scope: %w", err)
+	}
 	listeners, err := listen.Open(ctx, listen.Config{Address: o.address, Port: o.port, UnixSocket: o.socket})
 	if err != nil {
 		return err
@@ -140,7 +147,8 @@ func (o *options) plane(ctx context.Context, log *slog.Logger, metrics *stats.Re
 			return err
 		}
 	}
-	cfg := plane.Config{Fleet: fleet.Config{File: o.config, Interval: o.interval, Timeout: o.timeout}, Rollout: xds.DefaultRollout(), State: o.state, Envoys: o.envoys}
+	cfg := plane.Config{Fleet: fleet.Config{File: o.config, Interval: o.interval, Timeout: o.timeout}, Rollout: xds.DefaultRollout(), State: o.state, Envoys: o.envoys,
+		SequenceScope: scope}
 	cfg.Rollout.Batch, cfg.Rollout.Grace = o.batch, o.grace
 	p, err := plane.New(cfg, deps)
 	if err != nil {
