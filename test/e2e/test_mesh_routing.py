@@ -16,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 import harness
 import sequence_models
 from mesh import mesh  # noqa: F401
+from test_identity import make_key
 
 CONFIG = """backend: "identity"
 max_batch_size: {batch}
@@ -133,11 +134,12 @@ def test_round_robin_weighted_by_load(mesh, tmp_path):
         harness.wait_for(lambda: weighed(over), 10, f"few calls to the slow gateway over {over}")
 
 
-def accumulate(client, value, sequence, start=False, end=False, name="oldest"):
+def accumulate(client, value, sequence, start=False, end=False, name="oldest", **kwargs):
     module = httpclient if isinstance(client, httpclient.InferenceServerClient) else grpcclient
     t = module.InferInput("VALUE", [1, 1], "INT32")
     t.set_data_from_numpy(np.array([[value]], np.int32))
-    return int(client.infer(name, [t], sequence_id=sequence, sequence_start=start, sequence_end=end).as_numpy("SUM")[0, 0])
+    result = client.infer(name, [t], sequence_id=sequence, sequence_start=start, sequence_end=end, **kwargs)
+    return int(result.as_numpy("SUM")[0, 0])
 
 
 def sequences(folder):
@@ -221,6 +223,54 @@ def test_sequences_stay(mesh, tmp_path):
     status, headers, text = m.ask("/v2/models/oldest/infer", json.dumps({"parameters": {"sequence_id": 777}, "inputs": [
         {"name": "VALUE", "shape": [1, 1], "datatype": "INT32", "data": [1]}]}).encode())
     assert status == 400 and b"must specify the START flag on the first request" in text, (status, text)
+
+
+@pytest.mark.parametrize("authz", [True, False], ids=["authz", "keys alone"])
+def test_callers_have_their_own_sequences(mesh, tmp_path, authz):
+    """Another tenant ends, begins and tries to continue sequences of the same IDs while their gateway drains: they go on where they are."""
+    keys, lines = {}, ""
+    for who, tenant in (("red", "red"), ("ruby", "red"), ("blue", "blue")):
+        keys[who], line = make_key(who, f"--tenant={tenant}")
+        lines += line
+    (tmp_path / "keys").write_text(lines)
+    (tmp_path / "proof").write_text("0123456789abcdef" * 3)
+    (tmp_path / "id.yaml").write_text("api-keys: keys\nproxies: {trusted: 127.0.0.1, proof-key: proof}\n")
+    flags = [f"--identity={tmp_path}/id.yaml"]
+    services = {"picker": {}, **({"authz": {"timeout": "5s"}} if authz else {})}
+    m = mesh(gateways=2, repositories=[sequences(tmp_path / "models")], topology={"services": services}, flags=flags,
+             xds_flags=flags if authz else [])
+    reported(m)
+    ids = [*range(1, 13), *(f"job-{i}" for i in range(6))]
+    with httpclient.InferenceServerClient(m.http, concurrency=4) as over_http, grpcclient.InferenceServerClient(m.grpc) as over_grpc:
+
+        def step(who, value, **kwargs):
+            """What each sequence answers: a sum, or the error's beginning"""
+            out = set()
+            for i, s in enumerate(ids):
+                try:
+                    out.add(accumulate((over_http, over_grpc)[i % 2], value, s, headers={"x-api-key": keys[who]}, **kwargs))
+                except InferenceServerException as e:
+                    out.add(e.message().replace(f" {s} ", " ID "))
+            return out
+
+        unknown = {"inference request for sequence ID to model 'oldest' must specify the START flag on the first request of the sequence"}
+        assert step("red", 1, start=True) == {1}
+        assert all(begun(g) for g in m.gateways), "both gateways have some"
+        m.topology["gateways"][0]["draining"] = True
+        m.write()
+        harness.wait_for(lambda: m.hosts("http/default").get(m.gateways[0].http) != "healthy", 5, "it drains")
+        assert step("blue", 50) == unknown
+        assert step("blue", 50, end=True) == unknown
+        assert step("red", 2) == {3}
+        assert step("blue", 100, start=True) == {100}
+        assert step("red", 3) == {6}
+        assert step("blue", 100, end=True) == {200}
+        if authz:  # else the picker knows the keys alone
+            assert step("ruby", 4) == {10}, "of the same tenant"
+            assert step("red", -4) == {6}
+        assert step("blue", 50) == unknown
+        assert step("red", 4, end=True) == {10}
+        assert step("red", 4) == unknown
 
 
 @harness.on_time
