@@ -167,6 +167,39 @@ func TestHeldIsShared(t *testing.T) {
 	}
 }
 
+// Sequences of all gateways count together, until they end.
+func TestSequencesAreShared(t *testing.T) {
+	s := redistest.Start(t)
+	const file = "rules: [{name: few, each: principal, sequences: 3}]"
+	a, b := gatewayOn(t, s.Port, file, time.Second), gatewayOn(t, s.Port, file, time.Second)
+	req := &infer.Request{Model: "m", Origin: &infer.Envelope{Action: infer.ActionInference, Principal: &infer.Principal{Name: "p"}}}
+	begin := func(l *Limits) *SequenceHold {
+		h, err := l.BeginSequence(t.Context(), req)
+		if err != nil && infer.ReasonOf(err) != infer.ReasonSequences {
+			t.Error(err)
+		}
+		return h
+	}
+	held := []*SequenceHold{begin(a), begin(b), begin(a)}
+	if held[0] == nil || held[1] == nil || held[2] == nil {
+		t.Fatal("refused with room")
+	}
+	for _, l := range []*Limits{a, b} {
+		if begin(l) != nil {
+			t.Error("begun without room")
+		}
+	}
+	held[0].End()
+	within(t, time.Minute, "the other gateway gets the room", func() bool { held[0] = begin(b); return held[0] != nil })
+	for _, h := range held {
+		h.End()
+	}
+	within(t, time.Minute, "nothing is left in Redis", func() bool {
+		n, err := s.Say("DBSIZE")
+		return err == nil && n == ":0"
+	})
+}
+
 // Compute time that one gateway's models took is paid off before the other's start.
 func TestComputeIsShared(t *testing.T) {
 	s := redistest.Start(t)
