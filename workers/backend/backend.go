@@ -131,6 +131,9 @@ type Request interface {
 	ID() string
 	Rows() int
 	Params() infer.Params
+	// Correlation is the sequence's ID as the client sent it. Callers of several tenants may
+	// have sequences of the same ID at the same time, so that it is no key of a state; but no
+	// two iterative requests have one ID at a time.
 	Correlation() (c infer.Correlation, start, end bool)
 	// Wants says whether the output was asked for.
 	Wants(output string) bool

@@ -91,6 +91,17 @@ func (c *Core) open(k key, e *queue.Entry) *sequence {
 	return s
 }
 
+// Yields is drive.Sharer.Yields: what has no slot has begun nothing, so that a sequence of the
+// backlog may give way with all its requests.
+func (c *Core) Yields(e *queue.Entry) *queue.Entry {
+	s := c.shares.yields(c.ownerOf(c.request(e)), max(e.Weight, 1), c.limit)
+	if s == nil || s == c.live[c.keyOf(c.request(e))] {
+		return nil
+	}
+	c.rival = s.line.First()
+	return c.rival
+}
+
 // leaveList takes a sequence out of the backlog, or of the idle ones.
 func (c *Core) leaveList(s *sequence) {
 	if s.in == &c.backlog {

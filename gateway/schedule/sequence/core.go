@@ -53,6 +53,7 @@ type Core struct {
 	heads     []queue.Strand // oldest: the next requests of the candidates, by instance
 	deadlines queue.Deadlines
 	doomed    queue.Strand // their sequences ended under them
+	rival     *queue.Entry // gives way if it is removed next; nil: none does
 	nextID    uint64       // of iterative sequences that have none
 	waiting   int
 	hold      int64
@@ -80,7 +81,10 @@ func newCore(r rules) *Core {
 func of(e *queue.Entry) *sequence { return e.Group.(*sequence) }
 
 // Full is drive.Core.Full: all waiting requests of all sequences count.
-func (c *Core) Full(*queue.Entry) bool { return c.waiting >= c.limit }
+func (c *Core) Full(*queue.Entry) bool {
+	c.rival = nil
+	return c.waiting >= c.limit
+}
 
 // Admit is drive.Judge.Admit: a request that begins no sequence must belong to one.
 // Source: SequenceBatchScheduler::Enqueue of the original.
@@ -135,6 +139,7 @@ func (c *Core) Add(e *queue.Entry) {
 	e.Group = s
 	s.line.Append(e)
 	c.waiting++
+	s.sharer.requests++
 	c.deadlines.Watch(e)
 	c.promote(s)
 	if r.SequenceEnd && !c.iterative {
@@ -178,6 +183,7 @@ func (c *Core) end(s *sequence, fate error) {
 	for e := s.pull(c); e != nil; e = s.pull(c) {
 		c.deadlines.Forget(e)
 		c.doomed.Append(e)
+		s.sharer.requests--
 	}
 	c.touch(s)
 }
@@ -204,11 +210,16 @@ func (c *Core) touch(s *sequence) {
 	}
 }
 
-// Remove is drive.Core.Remove: a caller left, and with it its sequence ends, as in the
-// original.
+// Remove is drive.Core.Remove: a caller left or gives way, and with it its sequence ends, as
+// in Triton.
 func (c *Core) Remove(e *queue.Entry) {
 	s := of(e)
 	c.take(e)
+	if e == c.rival {
+		c.end(s, infer.Refusef(infer.Unavailable, infer.ReasonFairShare,
+			"sequence %s of model '%s' gave way to a caller with fewer requests waiting", name(s.key.id), c.model))
+		return
+	}
 	c.end(s, infer.Refusef(infer.Cancelled, infer.ReasonCancelled, "sequence %s of model '%s' has ended: one of its requests was cancelled",
 		name(s.key.id), c.model))
 }
@@ -220,10 +231,12 @@ func (c *Core) take(e *queue.Entry) {
 	case s.head == e:
 		c.heads[s.instance].Remove(e)
 		s.head = nil
+		s.sharer.requests--
 	case s.fate != nil:
 		c.doomed.Remove(e)
 	default:
 		s.line.Remove(e)
+		s.sharer.requests--
 	}
 	c.deadlines.Forget(e)
 	c.waiting--
@@ -427,6 +440,7 @@ func (c *Core) back(e *queue.Entry) bool {
 	}
 	s.line.Prepend(e)
 	c.waiting++
+	s.sharer.requests++
 	c.deadlines.Watch(e)
 	c.touch(s)
 	return true

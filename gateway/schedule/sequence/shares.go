@@ -28,6 +28,7 @@ type sharer struct {
 	weight      int // at least 1
 	slots       int // that its sequences have
 	living      int // sequences, in slots and in the backlog
+	requests    int // of them, that wait
 	first, last *sequence
 	at          int // index in shares.next; -1: nothing of it waits
 }
@@ -136,6 +137,45 @@ func (h *shares) fix(p *sharer) {
 	if p.at >= 0 && len(h.next) > 1 {
 		heap.Fix(&h.next, p.at)
 	}
+}
+
+// yields is the sequence that gives way to a request of an owner in a line of so many
+// requests; nil: none does. It is the newest one without a slot of the owner who has most
+// requests by its weight, if the request is within its own owner's part.
+func (h *shares) yields(o owner, weight, limit int) *sequence {
+	mine, most, weights := h.find(o), h.find(owner{}), 0
+	consider := func(p *sharer) {
+		if p.requests == 0 {
+			return
+		}
+		weights += p.weight
+		if most.requests == 0 || p.requests*most.weight > most.requests*p.weight ||
+			p.requests*most.weight == most.requests*p.weight && p.last != nil && (most.last == nil || p.last.number > most.last.number) {
+			most = p
+		}
+	}
+	consider(&h.nobody)
+	for _, p := range h.named {
+		consider(p)
+	}
+	requests := 0
+	if mine != nil && mine.requests > 0 {
+		requests, weight = mine.requests, mine.weight
+	} else {
+		weights += weight
+	}
+	if most == mine || (requests+1)*weights > limit*weight {
+		return nil
+	}
+	return most.last
+}
+
+// find is an owner's sharer; nil: it has nothing.
+func (h *shares) find(o owner) *sharer {
+	if o == (owner{}) {
+		return &h.nobody
+	}
+	return h.named[o]
 }
 
 // turn is the sequence that gets the next slot; nil: none waits.

@@ -118,13 +118,20 @@ func (m *machine) add(e *queue.Entry, name string) {
 		defer b.end()
 		e.Group = b
 	}
+	var rival *queue.Entry
 	if m.core.Full(e) {
-		m.refused(e, fmt.Errorf("full"))
-		return
+		if rival = m.core.Yields(e); rival == nil {
+			m.refused(e, fmt.Errorf("full"))
+			return
+		}
 	}
 	if err := m.core.Admit(e); err != nil {
 		m.refused(e, err)
 		return
+	}
+	if rival != nil {
+		m.core.Remove(rival)
+		m.refused(rival, fmt.Errorf("it gives way"))
 	}
 	m.core.Add(e)
 }

@@ -5,8 +5,8 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// Sharer is a Core whose full line is divided between callers. A core without it, as that
-// of sequences, whose requests can't be done without, refuses whoever comes.
+// Sharer is a Core whose full line is divided between callers. A core without it refuses
+// whoever comes.
 type Sharer interface {
 	// Yields is the waiting entry that gives way to e; nil: none does.
 	Yields(e *queue.Entry) *queue.Entry
