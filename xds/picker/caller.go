@@ -50,7 +50,7 @@ func (c *caller) scope(by infer.SequenceScope) (scope string, loose bool) {
 		return "", false
 	case c.found:
 		if scope = by.Of(c.tenant, c.principal); scope != "" {
-			scope = "found:" + scope
+			scope = "found:" + short(scope)
 		}
 		return scope, false
 	case c.shown == [3]string{}:

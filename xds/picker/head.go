@@ -108,17 +108,20 @@ func correlation(value string) string {
 	return sequenceText(value)
 }
 
-// maxID bounds the text of a sequence's ID that is remembered, in bytes.
+// maxID bounds the texts of sequences' IDs and callers that are remembered, in bytes.
 const maxID = 128
 
 // sequenceText is a sequence's ID that is a text. Of a long one its beginning and a hash
 // of the whole are kept, for callers choose it.
-func sequenceText(id string) string {
-	if len(id) > maxID {
-		sum := sha256.Sum256([]byte(id))
-		id = strings.ToValidUTF8(id[:maxID/2], "") + "…" + hex.EncodeToString(sum[:16])
+func sequenceText(id string) string { return "s:" + short(id) }
+
+// short is a text that is remembered.
+func short(text string) string {
+	if len(text) > maxID {
+		sum := sha256.Sum256([]byte(text))
+		text = strings.ToValidUTF8(text[:maxID/2], "") + "…" + hex.EncodeToString(sum[:16])
 	}
-	return "s:" + id
+	return text
 }
 
 // modelOf takes model and version out of a path of the v2 protocol; "" where it names
