@@ -78,8 +78,9 @@ func (g *Gateway) openXDS(ctx context.Context) error {
 		}
 		return err
 	}
-	conf := plane.Config{Rollout: c.Rollout, State: c.State, Envoys: c.Envoys, SequenceScope: g.cfg.Sequences.Scope, Fleet: fleet.Config{File: c.File, Interval: xdsInterval, Timeout: xdsTimeout,
-		Base: xds.Topology{Gateways: append([]xds.Gateway{g.itself()}, c.Peers...)}}}
+	conf := plane.Config{Rollout: c.Rollout, State: c.State, Envoys: c.Envoys,
+		SequenceScope: g.cfg.Sequences.Scope, Fleet: fleet.Config{File: c.File, Interval: xdsInterval, Timeout: xdsTimeout,
+			Base: xds.Topology{Gateways: append([]xds.Gateway{g.itself()}, c.Peers...)}}}
 	if c.File == "" {
 		l := xds.DefaultListener()
 		l.Port = c.Mesh

@@ -172,7 +172,8 @@ func TestSequencesAreShared(t *testing.T) {
 	s := redistest.Start(t)
 	const file = "rules: [{name: few, each: principal, sequences: 3}]"
 	a, b := gatewayOn(t, s.Port, file, time.Second), gatewayOn(t, s.Port, file, time.Second)
-	req := &infer.Request{Model: "m", Origin: &infer.Envelope{Action: infer.ActionInference, Principal: &infer.Principal{Name: "p"}}}
+	env := &infer.Envelope{Action: infer.ActionInference, Principal: &infer.Principal{Name: "p"}}
+	req := &infer.Request{Model: "m", Origin: env}
 	begin := func(l *Limits) *SequenceHold {
 		h, err := l.BeginSequence(t.Context(), req)
 		if err != nil && infer.ReasonOf(err) != infer.ReasonSequences {

@@ -22,7 +22,8 @@ const (
 	numKinds
 )
 
-var kindNames = [numKinds]string{"requests", "bytes", "elements", "compute", "concurrency", "bytes_in_flight", "sequences"}
+var kindNames = [numKinds]string{"requests", "bytes", "elements", "compute", "concurrency", "bytes_in_flight",
+	"sequences"}
 
 // String is the kind's name in the file.
 func (k Kind) String() string { return kindNames[k] }

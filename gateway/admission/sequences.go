@@ -29,7 +29,8 @@ func (l *Limits) BeginSequence(ctx context.Context, req *infer.Request) (*Sequen
 		l.leave(a)
 		return nil, nil
 	}
-	take := amounts{Requests: skip, Bytes: skip, Elements: skip, Compute: skip, Concurrency: skip, BytesInFlight: skip, Sequences: 1}
+	take := amounts{Requests: skip, Bytes: skip, Elements: skip, Compute: skip, Concurrency: skip, BytesInFlight: skip,
+		Sequences: 1}
 	now := l.now()
 	if err := l.enter(ctx, a, &take, now); err != nil {
 		l.leave(a)

@@ -12,8 +12,8 @@ import (
 
 // found is what the authorization service tells of a caller.
 func found(tenant, principal string) *corev3.Metadata {
-	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{xds.AuthzFilter: {Fields: map[string]*structpb.Value{
-		"principal": structpb.NewStringValue(principal), "tenant": structpb.NewStringValue(tenant)}}}}
+	fields := map[string]*structpb.Value{"principal": structpb.NewStringValue(principal), "tenant": structpb.NewStringValue(tenant)}
+	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{xds.AuthzFilter: {Fields: fields}}}
 }
 
 // Whatever another caller does with the same correlation ID, a sequence's calls go to the
@@ -21,16 +21,19 @@ func found(tenant, principal string) *corev3.Metadata {
 func TestOthersDoNotMoveSequences(t *testing.T) {
 	f := newFixture(t)
 	id := 0
+	as := func(tenant, principal string) func() []string {
+		return func() []string { f.authorized = found(tenant, principal); return nil }
+	}
+	shows := func(headers ...string) func() []string { return func() []string { return headers } }
 	for _, who := range []struct {
 		name          string
 		mine, another func() []string // headers
 	}{
-		{"tenants", func() []string { f.authorized = found("red", "a"); return nil }, func() []string { f.authorized = found("blue", "b"); return nil }},
-		{"no tenant", func() []string { f.authorized = found("red", "a"); return nil }, func() []string { f.authorized = found("", "a"); return nil }},
-		{"keys", func() []string { return []string{"x-api-key", "1"} }, func() []string { return []string{"x-api-key", "2"} }},
-		{"tokens", func() []string { return []string{"authorization", "Bearer 1"} }, func() []string { return nil }},
-		{"certificates", func() []string { return []string{"x-forwarded-client-cert", "URI=spiffe://a"} },
-			func() []string { return []string{"x-api-key", "URI=spiffe://a"} }},
+		{"tenants", as("red", "a"), as("blue", "b")},
+		{"no tenant", as("red", "a"), as("", "a")},
+		{"keys", shows("x-api-key", "1"), shows("x-api-key", "2")},
+		{"tokens", shows("authorization", "Bearer 1"), shows()},
+		{"certificates", shows("x-forwarded-client-cert", "URI=spiffe://a"), shows("x-api-key", "URI=spiffe://a")},
 	} {
 		for _, does := range []string{"step", "START", "END", "START and END"} {
 			t.Run(who.name+" "+does, func(t *testing.T) {

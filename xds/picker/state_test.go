@@ -245,7 +245,8 @@ func (w *world) step() {
 }
 
 func (w *world) call(id string) {
-	c := Call{Model: "m", Scope: []string{"", "red"}[w.r.IntN(2)], Sequence: id, Start: w.r.IntN(3) == 0, End: w.r.IntN(6) == 0}
+	c := Call{Model: "m", Scope: []string{"", "red"}[w.r.IntN(2)], Sequence: id, Start: w.r.IntN(3) == 0,
+		End: w.r.IntN(6) == 0}
 	p := w.s.Pick(w.now, &c, w.r.Uint64())
 	id = c.Scope + "/" + id
 	h := w.sequences[id]

@@ -126,7 +126,8 @@ func New(cfg Config, deps Deps) (*Plane, error) {
 		options = append(options, grpc.Creds(credentials.NewTLS(served(deps.TLS, cfg.Envoys))))
 	}
 	p := &Plane{server: xds.New(cfg.Rollout, xds.Deps{Log: deps.Log}), grpc: grpc.NewServer(options...), health: health.NewServer(),
-		listeners: deps.Listeners, watch: deps.Watch, log: deps.Log, register: deps.Register, picker: picker.New(picker.Config{Scope: cfg.SequenceScope}, picker.Deps{Log: deps.Log})}
+		listeners: deps.Listeners, watch: deps.Watch, log: deps.Log, register: deps.Register,
+		picker: picker.New(picker.Config{Scope: cfg.SequenceScope}, picker.Deps{Log: deps.Log})}
 	p.register = append(p.register, p.picker.Register)
 	p.state.file = cfg.State
 	p.restore()

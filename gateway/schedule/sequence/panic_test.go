@@ -80,8 +80,8 @@ func testCracked(t *testing.T, set func(*sequence.Config)) {
 	mem, seen, held := &memory{out: map[*byte]int{}}, &counts{}, &heldSequences{}
 	var odds, faults atomic.Int64
 	at, running := &atomic.Pointer[sequence.Scheduler]{}, &sync.WaitGroup{}
-	d := schedule.Deps{Memory: mem, Observer: seen, Clock: schedule.GoClock{}, IDs: new(atomic.Uint64), Log: slog.New(slog.DiscardHandler),
-		Sequences: schedule.SequenceRules{Limits: held}}
+	d := schedule.Deps{Memory: mem, Observer: seen, Clock: schedule.GoClock{}, IDs: new(atomic.Uint64),
+		Log: slog.New(slog.DiscardHandler), Sequences: schedule.SequenceRules{Limits: held}}
 	for i := range 2 {
 		a := &adder{t: t, s: at, index: i, wg: running, count: map[uint64]int{}, loses: 30, each: cfg.Iterative || rand.IntN(2) == 0}
 		if cfg.Iterative {

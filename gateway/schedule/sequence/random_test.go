@@ -50,8 +50,8 @@ func TestRandomSchedules(t *testing.T) {
 
 func randomSchedule(t *testing.T, seed uint64, oldest, durable bool) {
 	rng := rand.New(rand.NewPCG(seed, 7))
-	r := rules{slots: 1 + rng.IntN(4), instances: 1 + rng.IntN(3), limit: 12 + rng.IntN(2)*28, idle: int64(rng.IntN(3)) * 40, durable: durable,
-		wait: int64(rng.IntN(2)) * 90}
+	r := rules{slots: 1 + rng.IntN(4), instances: 1 + rng.IntN(3), limit: 12 + rng.IntN(2)*28,
+		idle: int64(rng.IntN(3)) * 40, durable: durable, wait: int64(rng.IntN(2)) * 90}
 	if !oldest && rng.IntN(2) == 0 {
 		r.utilization, r.delay = 0.7, 15
 	}

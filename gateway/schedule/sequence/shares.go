@@ -149,8 +149,9 @@ func (h *shares) yields(o owner, weight, limit int) *sequence {
 			return
 		}
 		weights += p.weight
-		if most.requests == 0 || p.requests*most.weight > most.requests*p.weight ||
-			p.requests*most.weight == most.requests*p.weight && p.last != nil && (most.last == nil || p.last.number > most.last.number) {
+		a, b := p.requests*most.weight, most.requests*p.weight
+		newer := p.last != nil && (most.last == nil || p.last.number > most.last.number)
+		if most.requests == 0 || a > b || a == b && newer {
 			most = p
 		}
 	}

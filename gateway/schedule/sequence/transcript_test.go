@@ -70,8 +70,8 @@ func (h fakeHold) End() { h.limits.callers[h.caller]-- }
 func newMachine(r rules) *machine {
 	r.model, r.null = "m", &queue.Entry{Rows: 1}
 	r.request = func(e *queue.Entry) *infer.Request { return e.Owner.(*infer.Request) }
-	m := &machine{entries: map[string]*queue.Entry{}, names: map[*queue.Entry]string{r.null: "-"}, running: map[int][]*queue.Entry{},
-		lives: map[int]uint64{}, limits: fakeLimits{callers: map[string]int{}}}
+	m := &machine{entries: map[string]*queue.Entry{}, names: map[*queue.Entry]string{r.null: "-"},
+		running: map[int][]*queue.Entry{}, lives: map[int]uint64{}, limits: fakeLimits{callers: map[string]int{}}}
 	r.held = m.holds.note
 	m.core = newCore(r)
 	m.began = func(i int, batch []*queue.Entry) {

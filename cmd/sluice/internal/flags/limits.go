@@ -11,8 +11,8 @@ import (
 func (s *Serve) limits() []flag {
 	l := &s.Config.Limits
 	return []flag{
-		{name: "limits-file", arg: "string", help: "YAML file of limits on callers: rates, compute time, concurrency, bytes in flight, sequences (docs/0012-limits.md). " +
-			"It is read again when it changes.", set: stringInto(&l.File)},
+		{name: "limits-file", arg: "string", help: "YAML file of limits on callers: rates, compute time, concurrency, bytes in flight, " +
+			"sequences (docs/0012-limits.md). It is read again when it changes.", set: stringInto(&l.File)},
 		{name: "limits-redis", arg: "string=string", repeat: true, help: "Redis through which gateways share the limits: host=HOST,port=PORT[,…], with the settings " +
 			"of --cache-config redis but ttl, and password_file; several in one flag or each in its own. Without an answer within budget " +
 			"milliseconds (5) a gateway limits alone.", set: s.limitsRedis},

@@ -118,7 +118,8 @@ func (s *Serve) table() *set {
 		{"Server", s.server()}, {"Logging", s.logging()}, {"Model Repository", s.repository()},
 		{"Repository Agents and Clouds", s.remote()}, {"HTTP", s.http()},
 		{"GRPC", s.grpc()}, {"Identity and Policy", s.identity()}, {"Shared Memory of Clients", s.memory()}, {"Metrics", s.metrics()}, {"Access Log", s.observe()}, {"Tracing", s.tracing()}, {"Workers", s.workers()}, {"Backend", s.backend()},
-		{"Control Plane", s.xds()}, {"Rate Limiter", s.rateLimiter()}, {"Limits on Callers", s.limits()}, {"Sequences", s.sequences()}, {"Load Reports", s.load()}, {"Response Cache", s.cache()},
+		{"Control Plane", s.xds()}, {"Rate Limiter", s.rateLimiter()}, {"Limits on Callers", s.limits()},
+		{"Sequences", s.sequences()}, {"Load Reports", s.load()}, {"Response Cache", s.cache()},
 		{"Not in this version", s.later()}, {"Accepted without effect", s.tuning()}, {"Deprecated", s.deprecated()},
 	}
 	at := slices.IndexFunc(groups, func(g group) bool { return g.title == "Identity and Policy" })

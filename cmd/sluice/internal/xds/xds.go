@@ -103,7 +103,8 @@ func flags() (*options, *pflag.FlagSet) {
 	fs.DurationVar(&o.batch, "batch", d.Batch, "how long a change waits for others")
 	fs.DurationVar(&o.grace, "grace", d.Grace, "how long what nothing refers to any more stays")
 	fs.StringVar(&o.state, "state", "", "file in which the targets of routes outlive this process, so that a switch goes on after a restart")
-	fs.StringVar(&o.scope, "sequence-scope", infer.SequencesByTenant.String(), "the gateways' --sequence-scope, for the endpoint picker: tenant, caller or none")
+	fs.StringVar(&o.scope, "sequence-scope", infer.SequencesByTenant.String(),
+		"the gateways' --sequence-scope, for the endpoint picker: tenant, caller or none")
 	o.metrics.add(fs)
 	o.limits.add(fs)
 	o.identity.add(fs)
@@ -147,8 +148,8 @@ func (o *options) plane(ctx context.Context, log *slog.Logger, metrics *stats.Re
 			return err
 		}
 	}
-	cfg := plane.Config{Fleet: fleet.Config{File: o.config, Interval: o.interval, Timeout: o.timeout}, Rollout: xds.DefaultRollout(), State: o.state, Envoys: o.envoys,
-		SequenceScope: scope}
+	cfg := plane.Config{Fleet: fleet.Config{File: o.config, Interval: o.interval, Timeout: o.timeout},
+		Rollout: xds.DefaultRollout(), State: o.state, Envoys: o.envoys, SequenceScope: scope}
 	cfg.Rollout.Batch, cfg.Rollout.Grace = o.batch, o.grace
 	p, err := plane.New(cfg, deps)
 	if err != nil {
