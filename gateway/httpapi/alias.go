@@ -106,6 +106,10 @@ func (q *Question) Document(ctx context.Context) ([]byte, error) { return q.api.
 // Visible says that a list may show a model.
 func (q *Question) Visible(model string) bool { return q.api.pipeline.Visible(q.env, model) }
 
+// Allowed decides on a model that the call names beside its Own's: the policy's error, if
+// the caller may not do that with it.
+func (q *Question) Allowed(model string) error { return q.api.pipeline.Allowed(q.env, model) }
+
 // Answer makes the reply a body, which it keeps.
 func (r *Reply) Answer(contentType string, body []byte) {
 	r.reset()

@@ -36,6 +36,8 @@ type Pipeline interface {
 	Refused(ctx context.Context, req *infer.Request, err error)
 	// Visible says that a list which the call asked for may show a model.
 	Visible(env *infer.Envelope, model string) bool
+	// Allowed decides on a model that the call's body names beside that of the envelope.
+	Allowed(env *infer.Envelope, model string) error
 }
 
 // Control answers what is no inference. Versions are as the client wrote them, "" for

@@ -94,6 +94,13 @@ func (f *fake) Visible(_ *infer.Envelope, model string) bool {
 	return f.visible == nil || f.visible(model)
 }
 
+func (f *fake) Allowed(env *infer.Envelope, model string) error {
+	if !f.Visible(env, model) {
+		return infer.Refusef(infer.PermissionDenied, infer.ReasonForbidden, "no right on '%s'", model)
+	}
+	return nil
+}
+
 func (f *fake) Refused(_ context.Context, req *infer.Request, err error) {
 	f.refused.Store(&refusal{req.Model, err})
 }

@@ -56,7 +56,16 @@ func (p *Pipeline) Ended(f func(env *infer.Envelope, end *infer.End)) { p.ended 
 
 // Visible says that a list which a call asks for may show a model.
 func (p *Pipeline) Visible(env *infer.Envelope, model string) bool {
-	return p.guard == nil || p.guard.Model(env, model) == nil
+	return p.Allowed(env, model) == nil
+}
+
+// Allowed decides on a model that a call's body names beside that of its envelope. Its
+// errors are the Guard's.
+func (p *Pipeline) Allowed(env *infer.Envelope, model string) error {
+	if p.guard == nil {
+		return nil
+	}
+	return p.guard.Model(env, model)
 }
 
 // known decides on a request whose body alone named the model, and gives it the

@@ -92,17 +92,24 @@ func (m *fakeModels) ModelReady(name, _ string) (bool, error) {
 	return m.loaded[name], nil
 }
 
-// fakePipeline lets every call in and answers no inference.
+// fakePipeline lets every call in that allow does not refuse, and answers no inference.
 type fakePipeline struct {
 	visible func(string) bool
-	err     error // of inferences
+	allow   func(env *infer.Envelope, model string) bool // nil: everything
+	err     error                                        // of inferences
 
 	mu  sync.Mutex
 	ran []string // models
 }
 
-func (p *fakePipeline) Open(ctx context.Context, _ *infer.Envelope) (context.Context, error) {
-	return ctx, nil
+func (p *fakePipeline) Open(ctx context.Context, env *infer.Envelope) (context.Context, error) {
+	return ctx, p.Allowed(env, env.Model)
+}
+func (p *fakePipeline) Allowed(env *infer.Envelope, model string) error {
+	if p.allow != nil && !p.allow(env, model) {
+		return infer.Refusef(infer.PermissionDenied, infer.ReasonForbidden, "no right on '%s'", model)
+	}
+	return nil
 }
 func (*fakePipeline) Close(*infer.Envelope, *infer.End) {}
 func (p *fakePipeline) Infer(_ context.Context, req *infer.Request, _ infer.SendFunc) error {

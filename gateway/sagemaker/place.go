@@ -45,6 +45,28 @@ func (c *Config) locate(url string) (place, error) {
 	return place{path, folder}, err
 }
 
+// beside lists the other folders of a model's repository: they become models under the
+// names that they have.
+func beside(at place) ([]string, error) {
+	folders, err := modelFolders(at.repository)
+	return slices.DeleteFunc(folders, func(name string) bool { return name == at.folder }), err
+}
+
+// modelFolders lists the folders of a repository that are models.
+func modelFolders(repository string) ([]string, error) {
+	entries, err := os.ReadDir(repository)
+	if err != nil {
+		return nil, infer.Errorf(infer.InvalidArg, "failed to register '%s', repository not found", clip(repository))
+	}
+	var folders []string
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			folders = append(folders, e.Name())
+		}
+	}
+	return folders, nil
+}
+
 // modelDepth is how deep a model's folder is looked through for links: configs, labels and
 // versions, and the models in versions' folders. What lies deeper is a backend's.
 const modelDepth = 2
@@ -90,15 +112,9 @@ func notPlain(part string) bool {
 // only is the model of a repository: the one folder, or the one ensemble that no other
 // runs.
 func only(repository string) (string, error) {
-	entries, err := os.ReadDir(repository)
+	folders, err := modelFolders(repository)
 	if err != nil {
-		return "", infer.Errorf(infer.InvalidArg, "failed to register '%s', repository not found", clip(repository))
-	}
-	var folders []string
-	for _, e := range entries {
-		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
-			folders = append(folders, e.Name())
-		}
+		return "", err
 	}
 	switch len(folders) {
 	case 0:

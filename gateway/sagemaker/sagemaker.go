@@ -1,6 +1,7 @@
 package sagemaker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -145,24 +146,26 @@ func (s *Server) find(name string) (*model, bool) {
 	return m, m != nil && m.ready
 }
 
-// invoke runs a model that was loaded. The platform names its archive with each call; one
-// that names another was sent wrong, and would be another model's inference. What is
-// loaded, and as what, is told to nobody who may not run it.
+// invoke runs a model that was loaded; the right to run that model is asked for, whatever
+// the path calls it. The platform names its archive with each call; one that names another
+// was sent wrong, and would be another model's inference. Callers who may not run what was
+// loaded get the answer that they would get had nothing been loaded.
 func (s *Server) invoke(name, target string) *httpapi.Alias {
 	m, ok := s.find(name)
 	if ok && (target == "" || target == m.name) {
 		return m.invoke
 	}
+	asked := cmp.Or(target, name) // no model of the Own: the pipeline would look for it
 	own := &httpapi.Own{Action: infer.ActionInference, Failed: invokeStatus}
-	own.Answer = func(_ context.Context, _ *httpapi.Question, reply *httpapi.Reply) error {
-		if ok {
+	own.Answer = func(_ context.Context, q *httpapi.Question, reply *httpapi.Reply) error {
+		if err := q.Allowed(asked); err != nil {
+			return err
+		}
+		if ok && q.Visible(m.name) {
 			return infer.Errorf(infer.InvalidArg, "model '%s' was loaded as '%s', not as '%s'", name, m.name, target)
 		}
 		reply.Empty(404)
 		return nil
-	}
-	if ok {
-		own.Model = m.name
 	}
 	return own.Alias()
 }
@@ -217,7 +220,8 @@ func (s *Server) ready() map[string]*model {
 }
 
 // loading is POST /models. Without the header the body alone says what the model will be
-// called, so that the right to load any is asked for.
+// called, so that the right to load any is asked for. With it the right to control what the
+// body names is asked for as well: callers of that name will run this model.
 func (s *Server) loading(target string) *httpapi.Alias {
 	own := &httpapi.Own{Action: infer.ActionModelRepository, Change: true, Model: target, Failed: loadStatus}
 	own.Answer = func(ctx context.Context, q *httpapi.Question, reply *httpapi.Reply) error {
@@ -232,8 +236,7 @@ func (s *Server) loading(target string) *httpapi.Alias {
 		if target = strings.Clone(target); target == "" { // the header is the call's
 			target = name
 		}
-		// the platform takes a load for undone when it leaves, and asks again
-		if err := s.loadModel(context.WithoutCancel(ctx), name, target, url); err != nil {
+		if err := s.loadModel(ctx, q, loadCall{name, target, url}); err != nil {
 			return err
 		}
 		reply.Empty(200)
@@ -242,17 +245,38 @@ func (s *Server) loading(target string) *httpapi.Alias {
 	return own.Alias()
 }
 
-// loadModel registers the repository that the URL from means and loads its model, called target.
-func (s *Server) loadModel(ctx context.Context, name, target, from string) error {
+// loadCall is what a call of POST /models says.
+type loadCall struct {
+	name   string // in the platform's paths
+	target string // of the model
+	url    string // of the archive
+}
+
+// loadModel registers the repository that the URL means and loads its model, called target.
+// Every name that the load gives to something is one that the caller may control.
+func (s *Server) loadModel(ctx context.Context, q *httpapi.Question, call loadCall) error {
+	name, target := call.name, call.target
 	if name == "" {
 		return infer.Errorf(infer.InvalidArg, "\"model_name\" is missing")
 	}
 	if name == "." || name == ".." || httpapi.Segment(url.PathEscape(name)) != name { // nobody could call or unload it
 		return infer.Errorf(infer.InvalidArg, "model_name '%s' can't stand in a path", clip(name))
 	}
-	at, err := s.cfg.locate(from)
+	if err := q.Allowed(name); err != nil {
+		return err
+	}
+	at, err := s.cfg.locate(call.url)
 	if err != nil {
 		return err
+	}
+	others, err := beside(at)
+	if err != nil {
+		return err
+	}
+	for _, other := range others {
+		if err := q.Allowed(other); err != nil {
+			return err
+		}
 	}
 	m := &model{name: target, url: at.repository, invoke: httpapi.Inference("infer", target, invokeStatus)}
 	s.mu.Lock()
@@ -268,7 +292,8 @@ func (s *Server) loadModel(ctx context.Context, name, target, from string) error
 		return infer.Errorf(infer.AlreadyExists, "failed to register '%s', there is a conflicting mapping for '%s'", target, target)
 	}
 	s.log.Info("Loading SageMaker TargetModel: "+target, "repository", at.repository, "folder", at.folder)
-	if err := s.take(ctx, at, target); err != nil {
+	// the platform takes a load for undone when it leaves, and asks again
+	if err := s.take(context.WithoutCancel(ctx), at, target); err != nil {
 		s.forget(name)
 		return err
 	}
@@ -305,13 +330,17 @@ func (s *Server) forget(name string) {
 const unloadTimeout = 350 * time.Second
 
 // unloading is DELETE /models/{name}. It answers when the model's memory is free, or after
-// unloadTimeout; nobody gets the model any more then either, and its memory goes later.
+// unloadTimeout; nobody gets the model any more then either, and its memory goes later. The
+// right to control both the model and the name in the path is asked for, as for the load.
 func (s *Server) unloading(name string) *httpapi.Alias {
 	own := &httpapi.Own{Action: infer.ActionModelRepository, Change: true, Model: name, Failed: loadStatus}
 	if m, ok := s.find(name); ok {
 		own.Model = m.name
 	}
-	own.Answer = func(ctx context.Context, _ *httpapi.Question, reply *httpapi.Reply) error {
+	own.Answer = func(ctx context.Context, q *httpapi.Question, reply *httpapi.Reply) error {
+		if err := q.Allowed(name); err != nil {
+			return err
+		}
 		m := s.leave(name, own.Model)
 		if m == nil {
 			reply.Empty(404)

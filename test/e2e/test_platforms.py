@@ -123,6 +123,46 @@ def test_keys_and_limits(start, environment, tmp_path, base):
     assert status == 429 and headers["X-Sluice-Reason"] == "rate_limited"
 
 
+def test_names_are_not_squatted(start, tmp_path, base):
+    """A caller who may control one model can't load it under another's name, nor take away what was loaded there."""
+    root, keys, rules = tmp_path / "opt", {}, []
+    for archive in ("h1", "h2", "h3"):
+        shutil.copytree(harness.TEST_MODELS / "identity_int32", root / archive / "model/identity_int32")
+    (root / "h3/model/victim").mkdir()
+    config = 'platform: "ensemble" ensemble_scheduling { step [ { model_name: "victim" model_version: -1 } ] }'
+    (root / "h3/model/identity_int32/config.pbtxt").write_text(config)
+    for name, rights in {"victim": "victim", "squatter": "mine", "reader": "victim"}.items():
+        new = subprocess.run([harness.BINARY, "keys", "new", name], check=True, capture_output=True, text=True)
+        with open(tmp_path / "keys", "a") as file:
+            file.write(new.stdout)
+        keys[name] = {"X_Api_Key": next(w for w in new.stderr.split() if w.startswith("sluice_"))}
+        rules.append(f"- {{principals: {name}, actions: {'infer' if name == 'reader' else '[control, infer, index]'}, models: {rights}}}\n")
+    (tmp_path / "policy").write_text("rules:\n" + "".join(rules))
+    server = start([base], [*SM, f"--sagemaker-model-directory={root}", "--model-control-mode=explicit", f"--api-keys={tmp_path}/keys",
+                            f"--policy={tmp_path}/policy"])
+
+    def load(who, name, target, archive):
+        body = json.dumps({"model_name": name, "url": f"{root}/{archive}/model"})
+        headers = {"X_Amzn_SageMaker_Target_Model": target} if target else {}
+        return call(server, "sagemaker", "POST", "/models", body, **keys[who], **headers)[0]
+
+    assert load("squatter", "victim", "mine", "h1") == 403
+    assert load("squatter", "mine", "victim", "h1") == 403
+    assert load("squatter", "mine", None, "h1") == 403  # the body comes after the decision: that needs a rule about all models
+    assert load("squatter", "mine", "mine", "h3") == 403  # brings a step that is called as another's model
+    assert load("victim", "victim", "victim", "h1") == 200
+    assert load("squatter", "mine", "mine", "h2") == 200
+    assert call(server, "sagemaker", "POST", "/models/victim/invoke", TENSOR, **keys["reader"])[0] == 200
+    assert call(server, "sagemaker", "POST", "/models/mine/invoke", TENSOR, **keys["reader"])[0] == 403
+    aimed = {"X_Amzn_SageMaker_Target_Model": "victim"}
+    assert call(server, "sagemaker", "POST", "/models/mine/invoke", TENSOR, **keys["reader"], **aimed)[0] == 404
+    assert call(server, "sagemaker", "DELETE", "/models/victim", **keys["squatter"])[0] == 403
+    assert json.loads(call(server, "sagemaker", "GET", "/models", **keys["squatter"])[2])["models"] == [
+        {"modelName": "mine", "modelUrl": f"{root}/h2/model"}]
+    assert call(server, "sagemaker", "DELETE", "/models/victim", **keys["victim"])[0] == 200
+    assert load("squatter", "victim", "mine", "h1") == 403
+
+
 def refused(env, *flags):
     """The end of a server that does not start."""
     done = subprocess.run([harness.BINARY, "serve", *flags, "--http-port=0", "--grpc-port=0", "--metrics-port=0", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1",
