@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -39,9 +40,15 @@ func specOf(name string, version int64, dir, file string) (backend.Spec, error) 
 	return backend.Spec{Name: name, Version: version, ModelDir: dir, ModelFile: file}, nil
 }
 
-// describeSpec finds the model's folder and version from <repository>/<model>/<version>/<file>.
+// describeSpec finds the model's folder and version from <repository>/<model>/<version>/<file>,
+// where the config's file may lie in folders of the version's.
 func describeSpec(r *worker.DescribeRequest) (backend.Spec, error) {
 	folder := filepath.Dir(r.GetModelFile())
+	if name := r.GetConfig().GetDefaultModelFilename(); name != "" {
+		if version, ok := strings.CutSuffix(r.GetModelFile(), "/"+filepath.Clean(name)); ok {
+			folder = version
+		}
+	}
 	version, err := strconv.ParseInt(filepath.Base(folder), 10, 64)
 	if err != nil {
 		version = 1

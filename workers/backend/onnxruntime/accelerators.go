@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
@@ -26,22 +27,27 @@ const (
 	text kind = iota
 	number
 	boolean
+	plugins  // paths of libraries, with semicolons between them
+	path     // of what TensorRT makes, and reads again
+	plain    // a part of a file's name
+	dump     // a boolean that makes files wherever the worker runs
+	tabulate // the name of a table in the folder of trt_engine_cache_path
 )
 
 // tensorrtKeys are the accelerator parameters of tensorrt that the original knows, and
 // what their values are. Those in tensorrtNames have other names in ONNX Runtime.
 var tensorrtKeys = map[string]kind{
 	"max_workspace_size_bytes": number, "trt_max_partition_iterations": number, "trt_min_subgraph_size": number,
-	"int8_calibration_table_name": text, "int8_use_native_calibration_table": boolean, "trt_dla_enable": boolean,
-	"trt_dla_core": number, "trt_engine_cache_enable": boolean, "trt_engine_cache_path": text,
-	"trt_engine_cache_prefix": text, "trt_dump_subgraphs": boolean, "trt_force_sequential_engine_build": boolean,
+	"int8_calibration_table_name": tabulate, "int8_use_native_calibration_table": boolean, "trt_dla_enable": boolean,
+	"trt_dla_core": number, "trt_engine_cache_enable": boolean, "trt_engine_cache_path": path,
+	"trt_engine_cache_prefix": plain, "trt_dump_subgraphs": dump, "trt_force_sequential_engine_build": boolean,
 	"trt_context_memory_sharing_enable": boolean, "trt_layer_norm_fp32_fallback": boolean,
-	"trt_timing_cache_enable": boolean, "trt_timing_cache_path": text, "trt_force_timing_cache": boolean,
+	"trt_timing_cache_enable": boolean, "trt_timing_cache_path": path, "trt_force_timing_cache": boolean,
 	"trt_detailed_build_log": boolean, "trt_build_heuristics_enable": boolean, "trt_sparsity_enable": boolean,
 	"trt_builder_optimization_level": number, "trt_auxiliary_streams": number, "trt_tactic_sources": text,
-	"trt_extra_plugin_lib_paths": text, "trt_profile_min_shapes": text, "trt_profile_max_shapes": text,
-	"trt_profile_opt_shapes": text, "trt_cuda_graph_enable": boolean, "trt_dump_ep_context_model": boolean,
-	"trt_ep_context_file_path": text, "trt_ep_context_embed_mode": number,
+	"trt_extra_plugin_lib_paths": plugins, "trt_profile_min_shapes": text, "trt_profile_max_shapes": text,
+	"trt_profile_opt_shapes": text, "trt_cuda_graph_enable": boolean, "trt_dump_ep_context_model": dump,
+	"trt_ep_context_file_path": path, "trt_ep_context_embed_mode": number,
 }
 
 var tensorrtNames = map[string]string{
@@ -50,14 +56,14 @@ var tensorrtNames = map[string]string{
 	"int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
 }
 
-func newAccelerators(cfg *modelconfig.ModelConfig) (accelerators, error) {
+func newAccelerators(cfg *modelconfig.ModelConfig, f files) (accelerators, error) {
 	a := accelerators{cuda: map[string]string{}}
 	chosen := cfg.GetOptimization().GetExecutionAccelerators()
 	for _, acc := range chosen.GetGpuExecutionAccelerator() {
 		var err error
 		switch acc.GetName() {
 		case "tensorrt":
-			a.tensorrt, err = tensorrtOptions(acc.GetParameters())
+			a.tensorrt, err = tensorrtOptions(acc.GetParameters(), f)
 		case "cuda":
 			err = cudaOptions(acc.GetParameters(), a.cuda)
 		default:
@@ -81,7 +87,7 @@ func unknownAccelerator(name string) error {
 	return infer.Errorf(infer.InvalidArg, "unknown Execution Accelerator '%s' is requested", name)
 }
 
-func tensorrtOptions(params map[string]string) (map[string]string, error) {
+func tensorrtOptions(params map[string]string, f files) (map[string]string, error) {
 	set := map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(params)) {
 		value := params[key]
@@ -98,6 +104,9 @@ func tensorrtOptions(params map[string]string) (map[string]string, error) {
 		value, err := checkValue(k, value)
 		if err != nil {
 			return nil, infer.Errorf(infer.InvalidArg, "parameter '%s' of TensorRT Execution Accelerator: %w", key, err)
+		}
+		if value, err = f.tensorrt(key, value, params["trt_engine_cache_path"] != ""); err != nil {
+			return nil, err
 		}
 		if name, ok := tensorrtNames[key]; ok {
 			key = name
@@ -131,7 +140,7 @@ func checkValue(k kind, value string) (string, error) {
 		if _, err := strconv.ParseInt(value, 10, 64); err != nil {
 			return "", infer.Errorf(infer.InvalidArg, "failed to convert '%s' to integer", value)
 		}
-	case boolean:
+	case boolean, dump:
 		b, err := parseBool(value)
 		if err != nil {
 			return "", err
@@ -144,12 +153,56 @@ func checkValue(k kind, value string) (string, error) {
 	return value, nil
 }
 
-// cudaOptions passes all keys on by their names; ONNX Runtime refuses unknown ones.
+// tensorrt checks what a parameter says of files, and gives it as ONNX Runtime is told it.
+// cached: there is a trt_engine_cache_path.
+func (f files) tensorrt(key, value string, cached bool) (string, error) {
+	what := "parameter '" + key + "' of TensorRT Execution Accelerator"
+	kind := tensorrtKeys[key]
+	switch {
+	case strings.ContainsRune(value, 0):
+		return "", infer.Errorf(infer.InvalidArg, "%s: its value has a NUL", what)
+	case value == "":
+		return "", nil
+	case kind == plugins:
+		var paths []string
+		for name := range strings.SplitSeq(value, ";") {
+			path, err := f.library(what, name)
+			if err != nil {
+				return "", err
+			}
+			paths = append(paths, path)
+		}
+		return strings.Join(paths, ";"), nil
+	case kind == path:
+		return f.cache(what, value)
+	case kind == plain && (strings.Contains(value, "/") || value == ".."):
+		return "", infer.Errorf(infer.InvalidArg, "%s: '%s' leads to another folder", what, clip(value))
+	case kind == tabulate && (!cached || strings.Contains(value, "/") || value == ".."):
+		return f.find(what, value, f.caches)
+	case kind == dump && value == "1":
+		return "", infer.Errorf(infer.InvalidArg, "%s would write files where the worker runs, which no model may", what)
+	}
+	return value, nil
+}
+
+// cudaKeys are the options of ONNX Runtime's CUDA execution provider that a model may set.
+// The others are addresses of memory and of functions of the process.
+// Source: OrtCUDAProviderOptionsV2, cuda_execution_provider_info.cc.
+var cudaKeys = map[string]kind{
+	"arena_extend_strategy": text, "cudnn_conv1d_pad_to_nc1d": text, "cudnn_conv_algo_search": text,
+	"cudnn_conv_use_max_workspace": text, "device_id": text, "do_copy_in_default_stream": boolean,
+	"enable_cuda_graph": text, "enable_skip_layer_norm_strict_mode": text, "fuse_conv_bias": text,
+	"gpu_mem_limit": text, "prefer_nhwc": text, "sdpa_kernel": text, "tunable_op_enable": text,
+	"tunable_op_max_tuning_duration_ms": text, "tunable_op_tuning_enable": text,
+	"use_ep_level_unified_stream": boolean, "use_tf32": text,
+}
+
+// cudaOptions passes the keys on by their names.
 func cudaOptions(params map[string]string, set map[string]string) error {
 	for key, value := range params {
-		k := text
-		if key == "do_copy_in_default_stream" || key == "use_ep_level_unified_stream" {
-			k = boolean
+		k, known := cudaKeys[key]
+		if !known {
+			return infer.Errorf(infer.InvalidArg, "unknown parameter '%s' is provided for CUDA Execution Accelerator", clip(key))
 		}
 		value, err := checkValue(k, value)
 		if err != nil {

@@ -93,8 +93,11 @@ func (r *runtime) Describe(ctx context.Context, spec backend.Spec) (*backend.Des
 	if err != nil {
 		return nil, err
 	}
-	s, err := r.lib.NewSession(ctx, path, ort.SessionConfig{Graph: ort.GraphOff, Intra: 1, Inter: 1,
-		Libraries: spec.Config.GetModelOperations().GetOpLibraryFilename()})
+	libraries, err := r.options.files(spec).operators(spec.Config.GetModelOperations().GetOpLibraryFilename())
+	if err != nil {
+		return nil, infer.Errorf(infer.CodeOf(err), "unable to load model '%s': %w", spec.Name, err)
+	}
+	s, err := r.lib.NewSession(ctx, path, ort.SessionConfig{Graph: ort.GraphOff, Intra: 1, Inter: 1, Libraries: libraries})
 	if err != nil {
 		return nil, r.cleaner(spec).load(spec.Name, err)
 	}
@@ -120,7 +123,7 @@ func (r *runtime) Load(ctx context.Context, spec backend.Spec) (backend.Model, e
 	if err != nil {
 		return nil, err
 	}
-	set, err := newSettings(spec.Config, r.options, r.log)
+	set, err := newSettings(spec, r.options, r.log)
 	if err != nil {
 		return nil, infer.Errorf(infer.CodeOf(err), "unable to load model '%s': %w", spec.Name, err)
 	}

@@ -4,12 +4,12 @@ package onnxruntime
 
 import (
 	"log/slog"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
+	"github.com/sluice-serve/sluice/workers/backend"
 	"github.com/sluice-serve/sluice/workers/backend/onnxruntime/ort"
 )
 
@@ -19,6 +19,8 @@ import (
 type options struct {
 	intra, inter int // threads of each session; >= 1
 	global       bool
+	libraries    []string // op-library-dir: folders of libraries that models may name
+	caches       []string // tensorrt-cache-dir: folders where TensorRT may keep files
 }
 
 func parseOptions(set map[string]string) (options, error) {
@@ -40,7 +42,12 @@ func parseOptions(set map[string]string) (options, error) {
 		}
 		o.global = b
 	}
-	return o, nil
+	var err error
+	if o.libraries, err = folders(set, "op-library-dir"); err != nil {
+		return o, err
+	}
+	o.caches, err = folders(set, "tensorrt-cache-dir")
+	return o, err
 }
 
 // parseCount leaves n alone for "" and 0, the original's "default".
@@ -77,7 +84,8 @@ type settings struct {
 	gpu     accelerators
 }
 
-func newSettings(cfg *modelconfig.ModelConfig, o options, log *slog.Logger) (settings, error) {
+func newSettings(spec backend.Spec, o options, log *slog.Logger) (settings, error) {
+	cfg, files := spec.Config, o.files(spec)
 	s := settings{session: ort.SessionConfig{Graph: graphLevel(cfg), Intra: o.intra, Inter: o.inter}}
 	p := parameters{cfg.GetParameters()}
 	for key, n := range map[string]*int{"intra_op_thread_count": &s.session.Intra, "inter_op_thread_count": &s.session.Inter} {
@@ -106,10 +114,15 @@ func newSettings(cfg *modelconfig.ModelConfig, o options, log *slog.Logger) (set
 	}
 	s.session.Entries = append(s.session.Entries, ort.Option{Key: "session.intra_op.allow_spinning", Value: "0"},
 		ort.Option{Key: "session.inter_op.allow_spinning", Value: "0"})
-	s.session.Entries = append(s.session.Entries, p.entries()...)
-	s.session.Libraries = cfg.GetModelOperations().GetOpLibraryFilename()
-	var err error
-	s.gpu, err = newAccelerators(cfg)
+	entries, err := p.entries(files, log)
+	if err != nil {
+		return s, err
+	}
+	s.session.Entries = append(s.session.Entries, entries...)
+	if s.session.Libraries, err = files.operators(cfg.GetModelOperations().GetOpLibraryFilename()); err != nil {
+		return s, err
+	}
+	s.gpu, err = newAccelerators(cfg, files)
 	return s, err
 }
 
@@ -162,17 +175,4 @@ func (p parameters) memory(s *settings) error {
 		s.run = append(s.run, ort.Option{Key: "memory.enable_memory_arena_shrinkage", Value: v})
 	}
 	return nil
-}
-
-// entries are the parameters that are session configuration entries by their names:
-// the original passes session.use_device_allocator_for_initializers, we pass all.
-func (p parameters) entries() []ort.Option {
-	var all []ort.Option
-	for key, v := range p.m {
-		if strings.HasPrefix(key, "session.") {
-			all = append(all, ort.Option{Key: key, Value: v.GetStringValue()})
-		}
-	}
-	slices.SortFunc(all, func(a, b ort.Option) int { return strings.Compare(a.Key, b.Key) })
-	return all
 }

@@ -102,3 +102,11 @@ save("mlp", nodes, [value("X", T.FLOAT, ["N", 512])], [value("Y", T.FLOAT, ["N",
 # No model at all.
 with open(os.path.join(HERE, "broken.onnx"), "wb") as f:
     f.write(b"this is no model")
+
+# Its weights lie in the file "weights" beside it, which ONNX Runtime reads when it loads the model.
+weights = const("W", np.zeros(4, np.float32))
+weights.ClearField("raw_data")
+weights.data_location = T.EXTERNAL
+for key, text in (("location", "weights"), ("offset", "0"), ("length", "16")):
+    weights.external_data.add(key=key, value=text)
+save("external", [helper.make_node("Add", ["X", "W"], ["Y"])], [value("X", T.FLOAT, [4])], [value("Y", T.FLOAT, [4])], [weights], check=False)
