@@ -48,7 +48,10 @@ func (r *Repository) layDown(ctx context.Context, call *Override) (*Override, er
 	}
 	r.files[f.caller] = used + f.size
 	r.mu.Unlock()
-	if f.dir, f.err = r.scratch.folder(); f.err == nil {
+	if f.err = call.check(); f.err == nil {
+		f.dir, f.err = r.scratch.folder()
+	}
+	if f.err == nil {
 		f.err = call.write(ctx, f.dir)
 	}
 	return &Override{Config: call.Config, written: f}, nil

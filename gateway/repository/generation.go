@@ -209,7 +209,7 @@ func content(ctx context.Context, spec *LoadSpec) ([32]byte, error) {
 		write([]byte(k))
 		write([]byte(spec.Options[k]))
 	}
-	w := walker{ctx: ctx, write: write, sum: sum}
+	w := walker{ctx: ctx, write: write, sum: sum, left: maxFiles}
 	skip := func(name string) bool {
 		n, err := strconv.ParseInt(name, 10, 64)
 		return err == nil && n != spec.Version || name == "config.pbtxt" || name == "configs"
@@ -227,6 +227,7 @@ type walker struct {
 	ctx   context.Context
 	write func([]byte)
 	sum   hash.Hash
+	left  int // files and folders that may follow: those behind links count each time
 }
 
 func (w *walker) folder(dir, path string, skip func(string) bool, depth int) error {
@@ -241,6 +242,9 @@ func (w *walker) folder(dir, path string, skip func(string) bool, depth int) err
 		name := f.Name()
 		if skip != nil && skip(name) {
 			continue
+		}
+		if w.left--; w.left < 0 {
+			return errManyFiles
 		}
 		at, full := path+"/"+name, filepath.Join(dir, name)
 		info, err := os.Stat(full) // what a link points at

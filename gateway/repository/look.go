@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sluice-serve/sluice/infer"
 )
 
 // maxFiles and maxDepth bound the walk through one model folder.
@@ -17,6 +19,8 @@ const (
 	maxFiles = 200_000
 	maxDepth = 16
 )
+
+var errManyFiles = infer.Errorf(infer.InvalidArg, "the model folder holds more than %d files", maxFiles)
 
 // file is what a look knows of a file: whoever replaces it, or writes to it, changes
 // one of these.
@@ -32,13 +36,19 @@ type look struct {
 	// newest is when a file was last written, renamed or replaced, by the file system's
 	// own clock, which nobody can set back.
 	newest time.Time
+	left   int // files and folders that may follow; those behind links count each time
 }
 
 // lookAt walks through a model folder. Links are followed; what a Python interpreter
 // leaves (__pycache__) and names that begin with a dot are not part of a model. With an
 // error the look is of that error: it is the same as long as the error is.
 func lookAt(dir string) (look, error) {
-	l := look{files: map[string]file{}}
+	return lookUpTo(dir, maxFiles)
+}
+
+// lookUpTo is lookAt for so many files and folders.
+func lookUpTo(dir string, most int) (look, error) {
+	l := look{files: map[string]file{}, left: most}
 	if err := l.walk(dir, "", 0); err != nil {
 		return look{files: map[string]file{err.Error(): {}}}, err
 	}
@@ -62,15 +72,15 @@ func (l *look) walk(dir, prefix string, depth int) error {
 			l.files[prefix+e.Name()] = file{size: -1} // a link to nowhere, or gone meanwhile
 			continue
 		}
+		if l.left--; l.left < 0 { // links to folders that hold links multiply
+			return errManyFiles
+		}
 		if info.IsDir() {
 			if err := l.walk(filepath.Join(dir, e.Name()), prefix+e.Name()+"/", depth+1); err != nil {
 				return err
 			}
 			l.files[prefix+e.Name()+"/"] = file{}
 			continue
-		}
-		if len(l.files) >= maxFiles {
-			return fmt.Errorf("the model folder holds more than %d files", maxFiles)
 		}
 		l.add(prefix+e.Name(), info)
 	}

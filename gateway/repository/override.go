@@ -205,7 +205,33 @@ func (s *scratch) close() error {
 	return err
 }
 
-// write lays the files of a load call down in dir, and nowhere else.
+// Bounds of a load call's files. A path is as deep as the folders of a repository may be:
+// each level takes a descriptor while it is removed.
+const (
+	maxOverrideFiles = 4096
+	maxOverridePath  = 1024 // bytes
+)
+
+// check says what is wrong with the paths of a load call's files.
+func (o *Override) check() error {
+	if n := len(o.Files); n > maxOverrideFiles {
+		return infer.Errorf(infer.InvalidArg, "Invalid file parameters: %d files, there may be at most %d", n, maxOverrideFiles)
+	}
+	for name := range o.Files {
+		shown := strings.ToValidUTF8(name[:min(len(name), 128)], "")
+		switch depth := strings.Count(name, "/"); {
+		case !modelconfig.SafePath(name) || path.Clean(name) != name || name == ".":
+			return infer.Errorf(infer.InvalidArg, "Invalid file parameter 'file:%s': it must stay within model directory", shown)
+		case len(name) > maxOverridePath:
+			return infer.Errorf(infer.InvalidArg, "Invalid file parameter 'file:%s': its path has %d bytes, it may have at most %d", shown, len(name), maxOverridePath)
+		case depth > maxDepth:
+			return infer.Errorf(infer.InvalidArg, "Invalid file parameter 'file:%s': it lies in %d folders, there may be at most %d", shown, depth, maxDepth)
+		}
+	}
+	return nil
+}
+
+// write lays the files of a load call, which were checked, down in dir, and nowhere else.
 func (o *Override) write(ctx context.Context, dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -213,9 +239,6 @@ func (o *Override) write(ctx context.Context, dir string) error {
 	}
 	defer root.Close()
 	for name, data := range o.Files {
-		if !modelconfig.SafePath(name) || path.Clean(name) != name || name == "." {
-			return infer.Errorf(infer.InvalidArg, "Invalid file parameter 'file:%s': it must stay within model directory", name)
-		}
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
