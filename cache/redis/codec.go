@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sluice-serve/sluice/cache"
 	"github.com/sluice-serve/sluice/infer"
@@ -20,6 +21,10 @@ const (
 	// maxValue bounds a value: larger answers are not shared.
 	maxValue = 32 << 20
 	maxList  = 1 << 16
+	// maxBytes is more than any value's length.
+	maxBytes = maxValue + 1<<20
+	// maxAhead is how far ahead another gateway's clock may be.
+	maxAhead = time.Hour
 )
 
 // encode writes e for the key; nil: it is too large to share.
@@ -71,9 +76,11 @@ func decode(b []byte, key *[32]byte) (resp infer.Response, stored time.Time, ok 
 		return resp, stored, false
 	}
 	r := reader{b: b[len(magic)+32 : len(b)-sumBytes]}
-	stored = time.UnixMilli(int64(r.word()))
+	if stored = time.UnixMilli(int64(r.word())); time.Until(stored) > maxAhead {
+		return resp, stored, false
+	}
 	for n := r.count(); n > 0 && !r.bad; n-- {
-		o := infer.Tensor{Name: string(r.text()), Datatype: infer.Datatype(r.byte())}
+		o := infer.Tensor{Name: r.str(), Datatype: infer.Datatype(r.byte())}
 		for d := r.count(); d > 0 && !r.bad; d-- {
 			o.Shape = append(o.Shape, int64(r.word()))
 		}
@@ -134,8 +141,15 @@ func (r *reader) count() int {
 
 func (r *reader) text() []byte { return r.take(r.length()) }
 
+// str is a text that front ends can send: UTF-8.
+func (r *reader) str() string {
+	b := r.text()
+	r.bad = r.bad || !utf8.Valid(b)
+	return string(b)
+}
+
 func (r *reader) param() infer.Param {
-	p := infer.Param{Name: string(r.text())}
+	p := infer.Param{Name: r.str()}
 	v := &p.Value
 	switch v.Kind = infer.Kind(r.byte()); v.Kind {
 	case infer.KindBool:
@@ -144,8 +158,9 @@ func (r *reader) param() infer.Param {
 		v.Int = int64(r.word())
 	case infer.KindDouble:
 		v.Double = math.Float64frombits(r.word())
+		r.bad = r.bad || math.IsNaN(v.Double) || math.IsInf(v.Double, 0) // JSON has no such number
 	case infer.KindString:
-		v.Str = string(r.text())
+		v.Str = r.str()
 	default:
 		r.bad = true
 	}

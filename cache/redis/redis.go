@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"log/slog"
 	"net/url"
 	"strings"
@@ -33,6 +32,8 @@ type Cache struct {
 
 	asking sync.WaitGroup // lookups under way
 
+	purgeTime time.Duration // the longest purge
+
 	lookups, hits, failures, dropped atomic.Uint64
 	looking, inserting               atomic.Int64 // nanoseconds
 
@@ -58,7 +59,7 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Cache, error) {
 	if err != nil {
 		return nil, infer.Errorf(infer.InvalidArg, "Failed to initialize RedisCache: %w", err)
 	}
-	c := &Cache{cfg: cfg, log: log, client: client, fills: make(chan fill, maxFills), writing: make(chan struct{}, 1), ended: make(chan struct{}), breaker: breaker{cfg: defaultBreaker()}}
+	c := &Cache{cfg: cfg, log: log, client: client, fills: make(chan fill, maxFills), writing: make(chan struct{}, 1), ended: make(chan struct{}), breaker: breaker{cfg: defaultBreaker()}, purgeTime: purgeTime}
 	c.room.Store(maxFillBytes)
 	ctx, c.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go c.run(ctx)
@@ -74,14 +75,16 @@ func (c Config) Client() (*redisclient.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return redisclient.NewClient(&redisclient.Options{Addr: c.address(), Username: c.User, Password: c.Password, DB: c.DB,
+	o := &redisclient.Options{Addr: c.address(), Username: c.User, Password: c.Password, DB: c.DB,
 		Protocol: 2, MaxRetries: -1, DialerRetries: 1, DialTimeout: c.ConnectTimeout, ReadTimeout: c.SocketTimeout,
 		WriteTimeout: c.SocketTimeout, ContextTimeoutEnabled: true, PoolSize: c.PoolSize, PoolTimeout: c.WaitTimeout,
 		DisableIdentity: true, TLSConfig: secure,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}}), nil
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}}
+	boundReplies(o)
+	return redisclient.NewClient(o), nil
 }
 
-// Lookup is cache.Level: one GET within the budget.
+// Lookup is cache.Level: one GETRANGE within the budget.
 func (c *Cache) Lookup(ctx context.Context, q *cache.Query) *cache.Entry {
 	key, ok := q.Shared()
 	if !ok {
@@ -96,7 +99,7 @@ func (c *Cache) Lookup(ctx context.Context, q *cache.Query) *cache.Entry {
 	}
 	value, err := c.get(ctx, c.key(q, &key))
 	switch {
-	case errors.Is(err, redisclient.Nil) || isWrongType(err):
+	case isWrongType(err) || err == nil && len(value) == 0:
 		c.succeeded(ticket)
 		return nil
 	case err != nil && ctx.Err() != nil:
@@ -120,7 +123,8 @@ func (c *Cache) Lookup(ctx context.Context, q *cache.Query) *cache.Entry {
 	return e
 }
 
-// get is one GET that is waited for no longer than the budget. It has a goroutine of its
+// get is one GETRANGE, empty where there is nothing, that is waited for no longer than the
+// budget: what is longer than any value of ours is not brought over. It has a goroutine of its
 // own, since the client's greeting on a new connection does not look at deadlines; the
 // connection's timeouts end it.
 func (c *Cache) get(ctx context.Context, name string) ([]byte, error) {
@@ -132,7 +136,7 @@ func (c *Cache) get(ctx context.Context, name string) ([]byte, error) {
 	}
 	got := make(chan answer, 1)
 	c.asking.Go(func() {
-		value, err := c.client.Get(ctx, name).Bytes()
+		value, err := c.client.GetRange(ctx, name, 0, maxBytes).Bytes()
 		got <- answer{value, err}
 	})
 	select {
@@ -197,6 +201,9 @@ func (c *Cache) pattern(s *cache.Selector) string {
 // purgeStep is how many keys one SCAN looks at.
 const purgeStep = 1000
 
+// purgeTime bounds a purge: that of a hundred million keys takes a minute.
+const purgeTime = 5 * time.Minute
+
 // Purge is cache.Level. A single load is not known here: its answers are right for as
 // long as the same content is loaded anywhere.
 func (c *Cache) Purge(ctx context.Context, s cache.Selector) (int64, error) {
@@ -211,6 +218,8 @@ func (c *Cache) Purge(ctx context.Context, s cache.Selector) (int64, error) {
 	case <-ctx.Done():
 		return 0, infer.Errorf(infer.Cancelled, "purging the cache in Redis: %w", context.Cause(ctx))
 	}
+	ctx, cancel := context.WithTimeout(ctx, c.purgeTime)
+	defer cancel()
 	var removed int64
 	for cursor := uint64(0); ; {
 		keys, next, err := c.client.Scan(ctx, cursor, c.pattern(&s), purgeStep).Result()
@@ -269,9 +278,12 @@ func (c *Cache) failed(ticket uint64, err error) {
 	c.mu.Unlock()
 	if opened {
 		c.log.Warn("response cache: Redis is not asked for a while", slog.String("address", c.cfg.address()), slog.Duration("pause", pause),
-			slog.String("error", err.Error()))
+			slog.String("error", clip(err.Error())))
 	}
 }
+
+// clip bounds what the log repeats of a server's words.
+func clip(s string) string { return strings.ToValidUTF8(s[:min(len(s), 256)], "") }
 
 func (c *Cache) undecided(ticket uint64) {
 	c.mu.Lock()
