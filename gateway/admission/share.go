@@ -94,7 +94,7 @@ func (s *share) shortLocked(n, now int64) int64 {
 	if short <= 0 {
 		return 0
 	}
-	return max(int64(short/s.limit.Rate*1e9), leastWait)
+	return max(int64(min(short/s.limit.Rate*1e9, mostLeft)), leastWait) // some hundred days at most
 }
 
 // joinLocked adds a caller who waits for n.
@@ -148,18 +148,25 @@ func (s *share) ask(m *meter) question {
 	return q
 }
 
-// answer takes what Redis said: granted units or the claim, and what is left there.
+// mostLeft bounds a debt: a number that counts exactly where numbers are float64.
+const mostLeft = 1 << 53
+
+// answer takes what Redis said: granted units or the claim, and what is left there. It
+// believes no more than can be: not more than was asked for, nor more than the limit.
 func (s *share) answer(q *question, got, left, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if q.held {
-		if s.claim = got; got < q.used+q.need {
+		if s.claim = min(max(got, 0), max(q.limit, q.used)); s.claim < q.used+q.need {
 			s.full = now + fullLife
 		}
 		return
 	}
-	s.credit += got
-	s.left, s.asked = left, now
+	if q.want <= 0 {
+		got = 0
+	}
+	s.credit += min(max(got, 0), max(q.want, q.least))
+	s.left, s.asked = max(min(left, int64(q.burst)), -mostLeft), now
 	s.until = now + creditLife
 }
 

@@ -6,13 +6,19 @@ local id, limit, used = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local want, ttl = tonumber(ARGV[4]), tonumber(ARGV[5])
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'hash' and kind ~= 'none' or kind == 'hash' and redis.call('HLEN', KEYS[1]) > 4096 then
+  redis.call('DEL', KEYS[1]) -- somebody else's; nobody's limits would be shared any more
+end
 local all = redis.call('HGETALL', KEYS[1])
 local others = 0
 for i = 1, #all, 2 do
   if all[i] ~= id then
     local claim, ends = string.match(all[i + 1], '^(%d+) (%d+)$')
-    if ends and tonumber(ends) > now then
-      others = others + tonumber(claim)
+    claim, ends = tonumber(claim), tonumber(ends)
+    -- a claim that lives longer than any gateway makes it, or is more than a number can count, is nobody's
+    if ends and ends > now and ends <= now + ttl * 2000 and claim < 9007199254740992 then
+      others = others + claim
     else
       redis.call('HDEL', KEYS[1], all[i])
     end

@@ -7,9 +7,14 @@ local rate, burst, give = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]
 local least, want = tonumber(ARGV[4]), tonumber(ARGV[5])
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'hash' and kind ~= 'none' then
+  redis.call('DEL', KEYS[1]) -- somebody else's; nobody's limits would be shared any more
+end
 local kept = redis.call('HMGET', KEYS[1], 't', 'n')
 local then_, tokens = tonumber(kept[1]), tonumber(kept[2])
-if then_ and tokens then
+-- what no gateway writes counts as nothing: a time ahead of the clock, a debt of more than a year, no number
+if then_ and tokens and then_ <= now + 3600000000 and tokens >= -31622400000000 * rate and tokens < math.huge then
   tokens = math.min(burst, tokens + math.max(0, now - then_) * rate)
 else
   tokens = burst
