@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -47,6 +48,7 @@ const (
 	maxDescriptors = 64
 	maxEntries     = 64
 	maxGroups      = 32
+	maxHits        = math.MaxInt32
 	maxValue       = 1024 // bytes of an entry that are looked at; a path may have more
 )
 
@@ -74,9 +76,9 @@ func (s *Server) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimit
 		if err != nil {
 			return nil, err
 		}
-		call.Hits = max(int64(req.GetHitsAddend()), 1)
+		call.Hits = min(max(int64(req.GetHitsAddend()), 1), maxHits)
 		if own := d.GetHitsAddend(); own != nil {
-			call.Hits = int64(min(own.GetValue(), math.MaxInt32))
+			call.Hits = int64(min(own.GetValue(), maxHits))
 		}
 		if d.GetIsNegativeHits() { // nothing is given back on a proxy's word
 			call.Hits = 0
@@ -105,7 +107,7 @@ func read(d *ratelimitcommonv3.RateLimitDescriptor) (c Call, err error) {
 	for _, e := range d.GetEntries() {
 		v := e.GetValue()
 		if e.GetKey() != "path" {
-			v = v[:min(len(v), maxValue)]
+			v = name(v)
 		}
 		switch e.GetKey() {
 		case "principal":
@@ -126,6 +128,7 @@ func read(d *ratelimitcommonv3.RateLimitDescriptor) (c Call, err error) {
 			if c.Remote, err = netip.ParseAddr(v); err != nil {
 				return c, status.Errorf(codes.InvalidArgument, "remote_address %q is no address", v)
 			}
+			c.Remote = c.Remote.WithZone("") // which Envoy does not give
 		case "bytes":
 			if c.Bytes, err = strconv.ParseInt(v, 10, 64); err != nil || c.Bytes < 0 {
 				return c, status.Errorf(codes.InvalidArgument, "bytes %q is no size", v)
@@ -136,7 +139,7 @@ func read(d *ratelimitcommonv3.RateLimitDescriptor) (c Call, err error) {
 	if path != "" {
 		var model string
 		if c.Action, model = Target(method, path); model != "" { // the path decides, not a header
-			c.Model = model
+			c.Model = name(model)
 		}
 	}
 	if action == "" {
@@ -149,6 +152,12 @@ func read(d *ratelimitcommonv3.RateLimitDescriptor) (c Call, err error) {
 		}
 	}
 	return c, status.Errorf(codes.InvalidArgument, "there is no action %q", action)
+}
+
+// name is as much of a value as is looked at. What can be in no name is left out: an error
+// would be Envoy's reason to let the call pass.
+func name(v string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(v[:min(len(v), maxValue)], ""), "\x00", "")
 }
 
 func statusOf(v Verdict) *ratelimitv3.RateLimitResponse_DescriptorStatus {

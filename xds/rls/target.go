@@ -10,6 +10,9 @@ import (
 // service is the v2 protocol's over gRPC.
 const service = "/inference.GRPCInferenceService/"
 
+// maxParts is more than the parts of any path of the protocol. A path comes from anybody.
+const maxParts = 16
+
 // Target is what a call by this method and path does, and the model that the path names;
 // gRPC names models in bodies. What is unknown counts as metadata, which nothing is
 // spent on by default.
@@ -19,7 +22,7 @@ func Target(_, path string) (infer.Action, string) {
 	if method, ok := strings.CutPrefix(path, service); ok {
 		return rpc(method), ""
 	}
-	parts := strings.Split(strings.Trim(path, "/"), "/")
+	parts := strings.SplitN(strings.Trim(path, "/"), "/", maxParts)
 	if parts[0] != "v2" || len(parts) < 2 {
 		return infer.ActionMetadata, ""
 	}
