@@ -8,7 +8,8 @@ import (
 // TestRepliesAreFollowed: real replies pass, however they are cut, and their bounds begin anew
 // with each.
 func TestRepliesAreFollowed(t *testing.T) {
-	text := strings.Repeat("+OK\r\n:1\r\n$-1\r\n*-1\r\n$3\r\na\nb\r\n$0\r\n\r\n*2\r\n$1\r\n0\r\n*2\r\n$1\r\nx\r\n:7\r\n-ERR no\r\n", 200)
+	text := strings.Repeat("+OK\r\n:1\r\n$-1\r\n*-1\r\n$3\r\na\nb\r\n$0\r\n\r\n"+
+		"*2\r\n$1\r\n0\r\n*2\r\n$1\r\nx\r\n:7\r\n-ERR no\r\n", 200)
 	text += strings.Repeat("*1\r\n:1\r\n", 2*maxLists)
 	for _, step := range []int{1, 2, 3, 7, 1000, len(text)} {
 		var r replies
@@ -39,7 +40,8 @@ func FuzzReplies(f *testing.F) {
 		if (err == nil) != (all == nil) {
 			t.Fatalf("as a whole %v, cut %v", all, err)
 		}
-		if err == nil && (whole.open != cut.open || whole.skip != cut.skip || whole.size != cut.size || string(whole.line) != string(cut.line)) {
+		if err == nil && (whole.open != cut.open || whole.skip != cut.skip || whole.size != cut.size ||
+			string(whole.line) != string(cut.line)) {
 			t.Errorf("as a whole %+v, cut %+v", whole, cut)
 		}
 		if cut.elements > maxElements || cut.lists > maxLists || cut.skip > maxReply+2 || len(cut.line) > maxLine {

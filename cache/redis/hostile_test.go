@@ -102,7 +102,10 @@ func TestHostileReplies(t *testing.T) {
 		"nothing of ours":              {"\x00\xff\x00", 100},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, r := rig(t, impostor(t, answer.text, answer.repeat), func(c *Config) { c.Budget, c.SocketTimeout = 300*time.Millisecond, 300*time.Millisecond })
+			c, r := rig(t, impostor(t, answer.text, answer.repeat), func(c *Config) {
+				c.Budget,
+					c.SocketTimeout = 300*time.Millisecond, 300*time.Millisecond
+			})
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			for range 3 {
@@ -179,27 +182,35 @@ func TestForgedValues(t *testing.T) {
 		value string
 		hit   bool
 	}{
-		"as it should be":            {forge(&key, now, one(infer.Int8, []int64{2}, "ab")), true},
-		"of another key":             {forge(&otherKey, now, one(infer.Int8, []int64{2}, "ab")), false},
-		"too short":                  {forge(&key, now, one(infer.Int8, []int64{3}, "ab")), false},
-		"too long":                   {forge(&key, now, one(infer.Int8, []int64{1}, "ab")), false},
-		"a negative dimension":       {forge(&key, now, one(infer.Int8, []int64{-2}, "ab")), false},
-		"two negative dimensions":    {forge(&key, now, one(infer.Int8, []int64{-1, -2}, "ab")), false},
-		"dimensions that overflow":   {forge(&key, now, one(infer.Int8, []int64{1 << 32, 1 << 32}, "")), false},
-		"that overflow to two":       {forge(&key, now, one(infer.Int8, []int64{math.MaxInt64, 2, -1}, "ab")), false},
-		"bytes that overflow":        {forge(&key, now, one(infer.FP64, []int64{1 << 61}, "")), false},
-		"nothing of 2^62":            {forge(&key, now, one(infer.Int8, []int64{0, 1 << 62, 1 << 62}, "")), true},
-		"no datatype":                {forge(&key, now, one(infer.Invalid, []int64{2}, "ab")), false},
-		"an unknown datatype":        {forge(&key, now, one(200, []int64{2}, "ab")), false},
-		"a broken element":           {forge(&key, now, one(infer.Bytes, []int64{1}, "\xff\xff\xff\xff")), false},
-		"an element":                 {forge(&key, now, one(infer.Bytes, []int64{1}, "\x01\x00\x00\x00a")), true},
-		"2^32 outputs":               {forge(&key, now, func(b []byte) []byte { return binary.LittleEndian.AppendUint32(b, math.MaxUint32) }), false},
-		"many outputs":               {forge(&key, now, func(b []byte) []byte { return appendLen(b, maxList) }), false},
-		"a name of 4 GB":             {forge(&key, now, func(b []byte) []byte { return appendLen(appendLen(b, 1), math.MaxUint32) }), false},
-		"something behind it":        {forge(&key, now, func(b []byte) []byte { return append(one(infer.Int8, []int64{2}, "ab")(b), 0) }), false},
-		"an unknown parameter":       {forge(&key, now, param(99)), false},
-		"a number that is none":      {forge(&key, now, param(nan...)), false},
-		"a text that is none":        {forge(&key, now, param(append([]byte{byte(infer.KindString), 1, 0, 0, 0}, 0xff)...)), false},
+		"as it should be":          {forge(&key, now, one(infer.Int8, []int64{2}, "ab")), true},
+		"of another key":           {forge(&otherKey, now, one(infer.Int8, []int64{2}, "ab")), false},
+		"too short":                {forge(&key, now, one(infer.Int8, []int64{3}, "ab")), false},
+		"too long":                 {forge(&key, now, one(infer.Int8, []int64{1}, "ab")), false},
+		"a negative dimension":     {forge(&key, now, one(infer.Int8, []int64{-2}, "ab")), false},
+		"two negative dimensions":  {forge(&key, now, one(infer.Int8, []int64{-1, -2}, "ab")), false},
+		"dimensions that overflow": {forge(&key, now, one(infer.Int8, []int64{1 << 32, 1 << 32}, "")), false},
+		"that overflow to two":     {forge(&key, now, one(infer.Int8, []int64{math.MaxInt64, 2, -1}, "ab")), false},
+		"bytes that overflow":      {forge(&key, now, one(infer.FP64, []int64{1 << 61}, "")), false},
+		"nothing of 2^62":          {forge(&key, now, one(infer.Int8, []int64{0, 1 << 62, 1 << 62}, "")), true},
+		"no datatype":              {forge(&key, now, one(infer.Invalid, []int64{2}, "ab")), false},
+		"an unknown datatype":      {forge(&key, now, one(200, []int64{2}, "ab")), false},
+		"a broken element":         {forge(&key, now, one(infer.Bytes, []int64{1}, "\xff\xff\xff\xff")), false},
+		"an element":               {forge(&key, now, one(infer.Bytes, []int64{1}, "\x01\x00\x00\x00a")), true},
+		"2^32 outputs": {forge(&key, now,
+			func(b []byte) []byte { return binary.LittleEndian.AppendUint32(b, math.MaxUint32) }), false},
+		"many outputs": {forge(&key, now, func(b []byte) []byte { return appendLen(b, maxList) }), false},
+		"a name of 4 GB": {forge(&key, now, func(b []byte) []byte {
+			return appendLen(appendLen(b, 1),
+				math.MaxUint32)
+		}), false},
+		"something behind it": {forge(&key, now, func(b []byte) []byte {
+			return append(one(infer.Int8,
+				[]int64{2}, "ab")(b), 0)
+		}), false},
+		"an unknown parameter":  {forge(&key, now, param(99)), false},
+		"a number that is none": {forge(&key, now, param(nan...)), false},
+		"a text that is none": {forge(&key, now, param(append([]byte{byte(infer.KindString), 1, 0, 0, 0},
+			0xff)...)), false},
 		"from the future":            {forge(&key, now.Add(48*time.Hour), one(infer.Int8, []int64{2}, "ab")), false},
 		"from a far future":          {forge(&key, time.UnixMilli(math.MaxInt64), one(infer.Int8, []int64{2}, "ab")), false},
 		"from long ago":              {forge(&key, time.UnixMilli(math.MinInt64), one(infer.Int8, []int64{2}, "ab")), false},
@@ -213,7 +224,8 @@ func TestForgedValues(t *testing.T) {
 			t.Errorf("%s: %+v, want a hit: %t", what, e, row.hit)
 		}
 	}
-	for _, command := range []string{"HSET " + name + " a b", "RPUSH " + name + " a", "SADD " + name + " a", "ZADD " + name + " 1 a", "XADD " + name + " * a b"} {
+	for _, command := range []string{"HSET " + name + " a b", "RPUSH " + name + " a", "SADD " + name + " a",
+		"ZADD " + name + " 1 a", "XADD " + name + " * a b"} {
 		if err := c.client.Del(t.Context(), name).Err(); err != nil {
 			t.Fatal(err)
 		}

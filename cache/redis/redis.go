@@ -59,7 +59,8 @@ func New(ctx context.Context, cfg Config, log *slog.Logger) (*Cache, error) {
 	if err != nil {
 		return nil, infer.Errorf(infer.InvalidArg, "Failed to initialize RedisCache: %w", err)
 	}
-	c := &Cache{cfg: cfg, log: log, client: client, fills: make(chan fill, maxFills), writing: make(chan struct{}, 1), ended: make(chan struct{}), breaker: breaker{cfg: defaultBreaker()}, purgeTime: purgeTime}
+	c := &Cache{cfg: cfg, log: log, client: client, fills: make(chan fill, maxFills), writing: make(chan struct{}, 1),
+		ended: make(chan struct{}), breaker: breaker{cfg: defaultBreaker()}, purgeTime: purgeTime}
 	c.room.Store(maxFillBytes)
 	ctx, c.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go c.run(ctx)

@@ -35,11 +35,20 @@ func TestForeignKeys(t *testing.T) {
 			return client.ZAdd(ctx, k, redisclient.Z{Score: 1, Member: "x"}).Err()
 		}},
 		{"words", func(ctx context.Context, k string) error { return client.HSet(ctx, k, "t", "now", "n", "some").Err() }},
-		{"no numbers", func(ctx context.Context, k string) error { return client.HSet(ctx, k, "t", "nan", "n", "nan").Err() }},
+		{"no numbers", func(ctx context.Context, k string) error {
+			return client.HSet(ctx, k, "t", "nan", "n",
+				"nan").Err()
+		}},
 		{"no tokens", func(ctx context.Context, k string) error { return client.HSet(ctx, k, "t", "1", "n", "-nan").Err() }},
 		{"infinite", func(ctx context.Context, k string) error { return client.HSet(ctx, k, "t", "inf", "n", "inf").Err() }},
-		{"an endless debt", func(ctx context.Context, k string) error { return client.HSet(ctx, k, "t", far, "n", "-inf").Err() }},
-		{"a large debt", func(ctx context.Context, k string) error { return client.HSet(ctx, k, "t", far, "n", "-1e300").Err() }},
+		{"an endless debt", func(ctx context.Context, k string) error {
+			return client.HSet(ctx, k, "t", far, "n",
+				"-inf").Err()
+		}},
+		{"a large debt", func(ctx context.Context, k string) error {
+			return client.HSet(ctx, k, "t", far, "n",
+				"-1e300").Err()
+		}},
 		{"claims for ever", func(ctx context.Context, k string) error {
 			return client.HSet(ctx, k, "other", fmt.Sprintf("1000000 %d", far)).Err()
 		}},
@@ -48,7 +57,8 @@ func TestForeignKeys(t *testing.T) {
 		}},
 		{"many claims", func(ctx context.Context, k string) error { return client.HSet(ctx, k, many...).Err() }},
 	} {
-		for kind, file := range map[Kind]string{0: "rules: [{name: r, requests: 5/h}]", 4: "rules: [{name: r, concurrency: 5}]"} {
+		for kind, file := range map[Kind]string{0: "rules: [{name: r, requests: 5/h}]",
+			4: "rules: [{name: r, concurrency: 5}]"} {
 			t.Run(fmt.Sprintf("%s as %s", row.name, kind), func(t *testing.T) {
 				if err := client.FlushAll(t.Context()).Err(); err != nil {
 					t.Fatal(err)
@@ -90,7 +100,8 @@ func (s *liar) close() error { return nil }
 // asked for, and overflow nothing.
 func TestAnswersAreBounded(t *testing.T) {
 	for _, kind := range []string{"requests: {rate: 1/h, burst: 5}", "concurrency: 5"} {
-		for _, lie := range []liar{{math.MaxInt64, math.MaxInt64}, {math.MinInt64, math.MinInt64}, {math.MaxInt64, math.MinInt64}, {math.MinInt64, math.MaxInt64}, {1 << 40, 0}, {-1, -1}} {
+		for _, lie := range []liar{{math.MaxInt64, math.MaxInt64}, {math.MinInt64, math.MinInt64}, {math.MaxInt64,
+			math.MinInt64}, {math.MinInt64, math.MaxInt64}, {1 << 40, 0}, {-1, -1}} {
 			l := limits(t, "rules: [{name: c, "+kind+"}]", nil)
 			l.table.link = newLink(t.Context(), l, &lie, "", 50*time.Millisecond)
 			l.table.link.log = slog.New(slog.DiscardHandler)

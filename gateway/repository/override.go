@@ -215,7 +215,8 @@ const (
 // check says what is wrong with the paths of a load call's files.
 func (o *Override) check() error {
 	if n := len(o.Files); n > maxOverrideFiles {
-		return infer.Errorf(infer.InvalidArg, "Invalid file parameters: %d files, there may be at most %d", n, maxOverrideFiles)
+		return infer.Errorf(infer.InvalidArg, "Invalid file parameters: %d files, there may be at most %d", n,
+			maxOverrideFiles)
 	}
 	for name := range o.Files {
 		shown := strings.ToValidUTF8(name[:min(len(name), 128)], "")
@@ -223,9 +224,12 @@ func (o *Override) check() error {
 		case !modelconfig.SafePath(name) || path.Clean(name) != name || name == ".":
 			return infer.Errorf(infer.InvalidArg, "Invalid file parameter 'file:%s': it must stay within model directory", shown)
 		case len(name) > maxOverridePath:
-			return infer.Errorf(infer.InvalidArg, "Invalid file parameter 'file:%s': its path has %d bytes, it may have at most %d", shown, len(name), maxOverridePath)
+			return infer.Errorf(infer.InvalidArg,
+				"Invalid file parameter 'file:%s': its path has %d bytes, it may have at most %d", shown, len(name),
+				maxOverridePath)
 		case depth > maxDepth:
-			return infer.Errorf(infer.InvalidArg, "Invalid file parameter 'file:%s': it lies in %d folders, there may be at most %d", shown, depth, maxDepth)
+			return infer.Errorf(infer.InvalidArg,
+				"Invalid file parameter 'file:%s': it lies in %d folders, there may be at most %d", shown, depth, maxDepth)
 		}
 	}
 	return nil

@@ -15,7 +15,8 @@ import (
 func TestOverrideBounds(t *testing.T) {
 	parent := t.TempDir()
 	r, _ := explicit(t, &fakeWorkers{}, Config{TempDir: parent}, map[string]string{"m/config.pbtxt": identity, "m/1/": ""})
-	json := `{"backend":"identity","input":[{"name":"in","data_type":"TYPE_FP32","dims":[2]}],"output":[{"name":"out","data_type":"TYPE_FP32","dims":[2]}]}`
+	json := `{"backend":"identity","input":[{"name":"in","data_type":"TYPE_FP32","dims":[2]}],` +
+		`"output":[{"name":"out","data_type":"TYPE_FP32","dims":[2]}]}`
 	many := map[string][]byte{}
 	for i := range maxOverrideFiles + 1 {
 		many[fmt.Sprintf("1/%d", i)] = nil
@@ -36,12 +37,14 @@ func TestOverrideBounds(t *testing.T) {
 	} {
 		row.files["1/w"] = nil
 		err := r.Load(t.Context(), "m", &Override{Config: &json, Files: row.files})
-		if err == nil || infer.CodeOf(err) != infer.Internal || !strings.Contains(err.Error(), row.text) || len(err.Error()) > 600 {
+		if err == nil || infer.CodeOf(err) != infer.Internal || !strings.Contains(err.Error(), row.text) ||
+			len(err.Error()) > 600 {
 			text := fmt.Sprint(err)
 			t.Errorf("%s: %d bytes: %.300s, want %s", row.name, len(text), text, row.text)
 		}
 	}
-	if err := r.Load(t.Context(), "m", &Override{Config: &json, Files: map[string][]byte{"1/w": nil, deep(maxDepth - 1): nil}}); err != nil {
+	if err := r.Load(t.Context(), "m", &Override{Config: &json, Files: map[string][]byte{"1/w": nil,
+		deep(maxDepth - 1): nil}}); err != nil {
 		t.Errorf("as deep as may be: %v", err)
 	}
 	if err := r.Load(t.Context(), "m", &Override{}); err != nil {

@@ -58,7 +58,8 @@ func TestLoadNeedsEveryName(t *testing.T) {
 		if row.target != "" {
 			h[TargetHeader] = row.target
 		}
-		status, body := f.ask(t.Context(), "POST", "/models", fmt.Sprintf(`{"model_name":%q,"url":%q}`, row.name, root+"/"+row.hash+"/model"), h)
+		status, body := f.ask(t.Context(), "POST", "/models", fmt.Sprintf(`{"model_name":%q,"url":%q}`, row.name,
+			root+"/"+row.hash+"/model"), h)
 		if status != row.status {
 			t.Errorf("%+v: %d %s", row, status, body)
 		}
@@ -82,7 +83,8 @@ func TestUnloadNeedsEveryName(t *testing.T) {
 		status int
 	}{{[]string{"mine"}, 403}, {[]string{"name"}, 403}, {[]string{"name", "mine"}, 200}} {
 		f := open(t)
-		f.ask(t.Context(), "POST", "/models", `{"model_name":"name","url":"`+f.root+`/a/model"}`, header{TargetHeader: "mine"})
+		f.ask(t.Context(), "POST", "/models", `{"model_name":"name","url":"`+f.root+`/a/model"}`,
+			header{TargetHeader: "mine"})
 		f.pipe.allow = allowing(row.may, nil)
 		if status, body := f.ask(t.Context(), "DELETE", "/models/name", "", nil); status != row.status {
 			t.Errorf("%v: %d %s", row.may, status, body)
@@ -98,7 +100,8 @@ func TestUnloadNeedsEveryName(t *testing.T) {
 // called in the path, and what runs is told to nobody who may not run it.
 func TestInvokeAsksForWhatRuns(t *testing.T) {
 	f := open(t)
-	f.ask(t.Context(), "POST", "/models", `{"model_name":"name","url":"`+f.root+`/a/model"}`, header{TargetHeader: "secret"})
+	f.ask(t.Context(), "POST", "/models", `{"model_name":"name","url":"`+f.root+`/a/model"}`,
+		header{TargetHeader: "secret"})
 	for _, row := range []struct {
 		path, target string
 		may          []string
@@ -124,7 +127,8 @@ func TestInvokeAsksForWhatRuns(t *testing.T) {
 			h[TargetHeader] = row.target
 		}
 		status, body := f.ask(t.Context(), "POST", "/models/"+row.path+"/invoke", tensor, h)
-		if status != row.status || strings.Contains(body, "secret") && !slices.Contains(row.may, "secret") && row.target != "secret" && row.status != 403 {
+		if status != row.status || strings.Contains(body, "secret") && !slices.Contains(row.may, "secret") &&
+			row.target != "secret" && row.status != 403 {
 			t.Errorf("%+v: %d %s", row, status, body)
 		}
 	}

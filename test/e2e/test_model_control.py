@@ -123,7 +123,7 @@ def test_config_and_files(explicit):
 
 
 def test_what_a_config_may_name(explicit, tmp_path):
-    """A load can't make the server read, write or run what lies outside of the model's folder, nor tell whether it is there."""
+    """A load does not read, write or run what lies outside of its folder, nor tell whether it is there."""
     repository, server = explicit
     config = {"backend": "onnxruntime", "input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [4]}],
               "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [4]}], "instance_group": [{"kind": "KIND_CPU"}]}
@@ -132,16 +132,21 @@ def test_what_a_config_may_name(explicit, tmp_path):
     (outside / "there").write_text("no library")
     for _, client in clients(server):
         def load(**more):
-            return refused(lambda: client.load_model("m", config=json.dumps({**config, **more})), "unable to load model 'm'").message()
+            text = json.dumps({**config, **more})
+            return refused(lambda: client.load_model("m", config=text), "unable to load model 'm'").message()
 
-        there, gone = (load(model_operations={"op_library_filename": [str(outside / name)]}) for name in ("there", "gone"))
+        there, gone = (load(model_operations={"op_library_filename": [str(outside / name)]})
+                       for name in ("there", "gone"))
         assert "is no file in the model's folder" in there and there.replace("there", "X") == gone.replace("gone", "X")
         for key in ("optimized_model_filepath", "enable_profiling", "collect_node_memory_stats_to_file"):
-            assert "would write a file" in load(parameters={f"session.{key}": {"string_value": str(outside / "written")}})
-        assert "is no folder" in load(parameters={"session.model_external_initializers_file_folder_path": {"string_value": str(outside)}})
-        deep = "1/" + "a/" * 5000 + "w"
-        refused(lambda: client.load_model("m", config=json.dumps(config), files={"file:1/model.onnx": adder(2), "file:" + deep: b"x"}), "at most 1024")
-        client.load_model("m", config=json.dumps(dict(config, parameters={"session.disable_prepacking": {"string_value": "1"}})))
+            value = {"string_value": str(outside / "written")}
+            assert "would write a file" in load(parameters={f"session.{key}": value})
+        key = "session.model_external_initializers_file_folder_path"
+        assert "is no folder" in load(parameters={key: {"string_value": str(outside)}})
+        files = {"file:1/model.onnx": adder(2), "file:1/" + "a/" * 5000 + "w": b"x"}
+        refused(lambda: client.load_model("m", config=json.dumps(config), files=files), "at most 1024")
+        harmless = dict(config, parameters={"session.disable_prepacking": {"string_value": "1"}})
+        client.load_model("m", config=json.dumps(harmless))
     assert sorted(p.name for p in outside.iterdir()) == ["there"]
     assert server.stop() == 0
 

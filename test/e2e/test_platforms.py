@@ -136,10 +136,11 @@ def test_names_are_not_squatted(start, tmp_path, base):
         with open(tmp_path / "keys", "a") as file:
             file.write(new.stdout)
         keys[name] = {"X_Api_Key": next(w for w in new.stderr.split() if w.startswith("sluice_"))}
-        rules.append(f"- {{principals: {name}, actions: {'infer' if name == 'reader' else '[control, infer, index]'}, models: {rights}}}\n")
+        actions = "infer" if name == "reader" else "[control, infer, index]"
+        rules.append(f"- {{principals: {name}, actions: {actions}, models: {rights}}}\n")
     (tmp_path / "policy").write_text("rules:\n" + "".join(rules))
-    server = start([base], [*SM, f"--sagemaker-model-directory={root}", "--model-control-mode=explicit", f"--api-keys={tmp_path}/keys",
-                            f"--policy={tmp_path}/policy"])
+    server = start([base], [*SM, f"--sagemaker-model-directory={root}", "--model-control-mode=explicit",
+                            f"--api-keys={tmp_path}/keys", f"--policy={tmp_path}/policy"])
 
     def load(who, name, target, archive):
         body = json.dumps({"model_name": name, "url": f"{root}/{archive}/model"})
@@ -148,7 +149,7 @@ def test_names_are_not_squatted(start, tmp_path, base):
 
     assert load("squatter", "victim", "mine", "h1") == 403
     assert load("squatter", "mine", "victim", "h1") == 403
-    assert load("squatter", "mine", None, "h1") == 403  # the body comes after the decision: that needs a rule about all models
+    assert load("squatter", "mine", None, "h1") == 403  # the body comes after the decision on all models
     assert load("squatter", "mine", "mine", "h3") == 403  # brings a step that is called as another's model
     assert load("victim", "victim", "victim", "h1") == 200
     assert load("squatter", "mine", "mine", "h2") == 200

@@ -15,11 +15,14 @@ import (
 // FuzzCheck: whatever a question says, who is not let in is denied, who is let in has the name
 // that was decided on, and headers by which proxies vouch for others don't count.
 func FuzzCheck(f *testing.F) {
-	f.Add("POST", "/v2/models/m/infer", "spiffe://mesh/a", "-----BEGIN CERTIFICATE-----%0AAAAA", "10.0.0.1", uint32(1), int64(-5), "application/grpc")
+	f.Add("POST", "/v2/models/m/infer", "spiffe://mesh/a", "-----BEGIN CERTIFICATE-----%0AAAAA", "10.0.0.1",
+		uint32(1), int64(-5), "application/grpc")
 	f.Add("", "", "", "", "", uint32(0), int64(0), "")
-	f.Add("GET", "/inference.GRPCInferenceService/ModelInfer?x", "spiffe://", "%zz", "fe80::1%25eth0", uint32(1<<31), int64(1<<62), "text")
+	f.Add("GET", "/inference.GRPCInferenceService/ModelInfer?x", "spiffe://", "%zz", "fe80::1%25eth0", uint32(1<<31),
+		int64(1<<62), "text")
 	f.Add("POST", strings.Repeat("/", 1<<16), "a:b", "%00", "::", uint32(70000), int64(1), "application/grpc\x00")
-	f.Fuzz(func(t *testing.T, method, path, principal, certificate, address string, port uint32, size int64, content string) {
+	f.Fuzz(func(t *testing.T, method, path, principal, certificate, address string, port uint32, size int64,
+		content string) {
 		s := New(Deps{
 			Decide: func(_ context.Context, env *infer.Envelope) error {
 				for _, name := range []string{xds.ProofHeader, xds.PrincipalHeader, "X-Forwarded-Client-Cert"} {
@@ -39,19 +42,22 @@ func FuzzCheck(f *testing.F) {
 			Status: func(infer.Code) int { return 401 },
 		})
 		for _, key := range []string{"right", "wrong"} {
-			headers := map[string]string{"x-api-key": key, "content-type": content, xds.ProofHeader: "stolen", xds.PrincipalHeader: "root", "x-forwarded-client-cert": "By=x"}
+			headers := map[string]string{"x-api-key": key, "content-type": content, xds.ProofHeader: "stolen",
+				xds.PrincipalHeader: "root", "x-forwarded-client-cert": "By=x"}
 			socket := &corev3.SocketAddress{Address: address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port}}
 			resp, err := s.Check(t.Context(), &authv3.CheckRequest{Attributes: &authv3.AttributeContext{
 				Source: &authv3.AttributeContext_Peer{Principal: principal, Certificate: certificate,
 					Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: socket}}},
-				Request: &authv3.AttributeContext_Request{Http: &authv3.AttributeContext_HttpRequest{Method: method, Path: path, Size: size, Headers: headers}}}})
+				Request: &authv3.AttributeContext_Request{Http: &authv3.AttributeContext_HttpRequest{Method: method,
+					Path: path, Size: size, Headers: headers}}}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			ok := resp.GetOkResponse()
 			routed, _, _ := strings.Cut(path, "?")
 			switch {
-			case routed == "" && (ok == nil || len(ok.GetHeaders()) != 0 && ok.GetHeaders()[0].GetHeader().GetValue() != "proof of "):
+			case routed == "" && (ok == nil || len(ok.GetHeaders()) != 0 &&
+				ok.GetHeaders()[0].GetHeader().GetValue() != "proof of "):
 				t.Errorf("no route: %v", resp)
 			case routed != "" && (ok != nil) != (key == "right"):
 				t.Errorf("key %s: %v", key, resp)
@@ -64,7 +70,10 @@ func FuzzCheck(f *testing.F) {
 
 // TestNoQuestion: a question without anything in it has no route.
 func TestNoQuestion(t *testing.T) {
-	s := New(Deps{HTTP: func(string, string, *infer.Envelope) bool { return false }, GRPC: func(string, *infer.Envelope) bool { return false }})
+	s := New(Deps{HTTP: func(string, string, *infer.Envelope) bool { return false }, GRPC: func(string,
+		*infer.Envelope) bool {
+		return false
+	}})
 	for _, req := range []*authv3.CheckRequest{nil, {}, {Attributes: &authv3.AttributeContext{}}} {
 		resp, err := s.Check(t.Context(), req)
 		if err != nil || len(resp.GetOkResponse().GetHeadersToRemove()) != 2 {

@@ -41,16 +41,20 @@ func TestHostileQuestions(t *testing.T) {
 		calls = append(calls, call)
 		return Verdict{Rule: "r", Rate: math.Inf(1), Left: math.MaxInt64, Over: call.Model == "over", Retry: math.MaxInt64}
 	})
-	most := descriptor("principal", "\x00", "model", "over", "group", "a\x00b", "bytes", "9223372036854775807", "remote_address", "fe80::1%eth0")
+	most := descriptor("principal", "\x00", "model", "over", "group", "a\x00b", "bytes", "9223372036854775807",
+		"remote_address", "fe80::1%eth0")
 	most.HitsAddend = wrapperspb.UInt64(math.MaxUint64)
 	cut := descriptor("principal", strings.Repeat("x", maxValue-1)+"é", "model", strings.Repeat("é", maxValue))
 	groups := &ratelimitcommonv3.RateLimitDescriptor{}
 	for range maxEntries {
-		groups.Entries = append(groups.Entries, &ratelimitcommonv3.RateLimitDescriptor_Entry{Key: "group", Value: strings.Repeat("g", 40000)})
+		groups.Entries = append(groups.Entries, &ratelimitcommonv3.RateLimitDescriptor_Entry{Key: "group",
+			Value: strings.Repeat("g", 40000)})
 	}
-	for _, d := range []*ratelimitcommonv3.RateLimitDescriptor{most, cut, groups, {}, descriptor("", ""), descriptor("path", strings.Repeat("/", 1<<20))} {
+	for _, d := range []*ratelimitcommonv3.RateLimitDescriptor{most, cut, groups, {}, descriptor("", ""),
+		descriptor("path", strings.Repeat("/", 1<<20))} {
 		for _, domain := range []string{"", "nobody knows", strings.Repeat("d", 1<<20)} {
-			req := &ratelimitv3.RateLimitRequest{Domain: domain, HitsAddend: math.MaxUint32, Descriptors: []*ratelimitcommonv3.RateLimitDescriptor{d}}
+			req := &ratelimitv3.RateLimitRequest{Domain: domain, HitsAddend: math.MaxUint32,
+				Descriptors: []*ratelimitcommonv3.RateLimitDescriptor{d}}
 			resp, err := c.ShouldRateLimit(t.Context(), req)
 			if code := status.Code(err); code != codes.OK && code != codes.InvalidArgument {
 				t.Errorf("%.80v: %v", d, err)
@@ -60,18 +64,21 @@ func TestHostileQuestions(t *testing.T) {
 			}
 		}
 	}
-	if resp, err := c.ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{HitsAddend: math.MaxUint32}); err != nil || len(resp.GetStatuses()) != 0 {
+	if resp, err := c.ShouldRateLimit(t.Context(),
+		&ratelimitv3.RateLimitRequest{HitsAddend: math.MaxUint32}); err != nil || len(resp.GetStatuses()) != 0 {
 		t.Errorf("no descriptors: %v, %v", resp, err)
 	}
 	for range 100 {
 		ctx, cancel := context.WithCancel(t.Context())
 		go cancel()
-		_, _ = c.ShouldRateLimit(ctx, &ratelimitv3.RateLimitRequest{Descriptors: []*ratelimitcommonv3.RateLimitDescriptor{groups}})
+		_, _ = c.ShouldRateLimit(ctx,
+			&ratelimitv3.RateLimitRequest{Descriptors: []*ratelimitcommonv3.RateLimitDescriptor{groups}})
 	}
 	mu.Lock()
 	defer mu.Unlock()
 	for _, call := range calls {
-		if call.Hits < 0 || call.Hits > maxHits || call.Bytes < 0 || len(call.Groups) > maxGroups || len(call.Principal) > maxValue || len(call.Model) > maxValue {
+		if call.Hits < 0 || call.Hits > maxHits || call.Bytes < 0 || len(call.Groups) > maxGroups ||
+			len(call.Principal) > maxValue || len(call.Model) > maxValue {
 			t.Errorf("%.200v", call)
 		}
 		for _, name := range append(call.Groups, call.Principal, call.Model) {

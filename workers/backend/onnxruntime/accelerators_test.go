@@ -105,7 +105,8 @@ func TestTensorRTFiles(t *testing.T) {
 			t.Errorf("%s = %q: %q, %v, want %q", row.key, row.value, set[name], err, row.want)
 		}
 	}
-	set, err := tensorrtOptions(map[string]string{"int8_calibration_table_name": "table2", "trt_engine_cache_path": cache}, f)
+	set, err := tensorrtOptions(map[string]string{"int8_calibration_table_name": "table2",
+		"trt_engine_cache_path": cache}, f)
 	if err != nil || set["trt_int8_calibration_table_name"] != "table2" {
 		t.Errorf("a table beside the engines: %v, %v", set, err)
 	}

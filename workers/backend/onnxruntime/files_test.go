@@ -42,9 +42,11 @@ func customLibrary(t *testing.T) string {
 		t.Skip("no C compiler: cc is not installed")
 	}
 	dir := t.TempDir()
-	lay(t, dir, map[string]string{"ops.c": "void *RegisterCustomOps(void *options, const void *api) { return (void)options, (void)api, (void *)0; }\n"})
+	const source = "void *RegisterCustomOps(void *options, const void *api) { return (void)options, (void)api, (void *)0; }\n"
+	lay(t, dir, map[string]string{"ops.c": source})
 	out := filepath.Join(dir, "ops.so")
-	if text, err := exec.Command(cc, "-shared", "-fPIC", "-o", out, filepath.Join(dir, "ops.c")).CombinedOutput(); err != nil {
+	if text, err := exec.Command(cc, "-shared", "-fPIC", "-o", out, filepath.Join(dir,
+		"ops.c")).CombinedOutput(); err != nil {
 		t.Fatalf("cc: %v\n%s", err, text)
 	}
 	return out
@@ -82,8 +84,10 @@ func TestOperatorLibraries(t *testing.T) {
 	lay(t, allowed, map[string]string{"more/ops.so": string(data)})
 	lay(t, filepath.Dir(allowed), map[string]string{"next.so": string(data)})
 	model := spec(t, "addsub", addsubConfig)
-	lay(t, model.ModelDir, map[string]string{"ops.so": string(data), "lib/ops.so": string(data), "1/ops.so": string(data), "text.so": "no library"})
-	for name, to := range map[string]string{"out.so": library, "gone.so": library + ".gone", "in.so": "lib/ops.so", "up": filepath.Dir(library)} {
+	lay(t, model.ModelDir, map[string]string{"ops.so": string(data), "lib/ops.so": string(data),
+		"1/ops.so": string(data), "text.so": "no library"})
+	for name, to := range map[string]string{"out.so": library, "gone.so": library + ".gone", "in.so": "lib/ops.so",
+		"up": filepath.Dir(library)} {
 		if err := os.Symlink(to, filepath.Join(model.ModelDir, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +135,8 @@ func TestOperatorLibraries(t *testing.T) {
 			switch {
 			case with.fault == "" && err != nil:
 				t.Errorf("%q: %v", row.name, err)
-			case with.fault != "" && (err == nil || infer.CodeOf(err) != infer.InvalidArg || !strings.Contains(err.Error(), with.fault)):
+			case with.fault != "" && (err == nil || infer.CodeOf(err) != infer.InvalidArg || !strings.Contains(err.Error(),
+				with.fault)):
 				t.Errorf("%q: %v, want %s", row.name, err, with.fault)
 			}
 		}
@@ -189,7 +194,8 @@ func TestSessionEntries(t *testing.T) {
 		{"session.node_partition_config_file", filepath.Join(secret, "partition"), "is no file in the model's folder"},
 		{"session.node_partition_config_file", "w6", "is no file in the model's folder"},
 		{"session.moe_expert_counter_state_file", filepath.Join(secret, "partition"), "is no file in the model's folder"},
-		{"session.resource_cuda_partitioning_settings", "1," + filepath.Join(secret, "partition"), "is no file in the model's folder"},
+		{"session.resource_cuda_partitioning_settings", "1," + filepath.Join(secret, "partition"),
+			"is no file in the model's folder"},
 		{"session.resource_cuda_partitioning_settings", "1,../../partition", "is no file in the model's folder"},
 		{"session.resource_cuda_partitioning_settings", "1,", ""},
 		{"session.load_model_format", "ONNX", ""},
@@ -206,7 +212,8 @@ func TestSessionEntries(t *testing.T) {
 		switch {
 		case row.fault == "" && err != nil:
 			t.Errorf("%s = %q: %v", row.key, row.value, err)
-		case row.fault != "" && (err == nil || infer.CodeOf(err) != infer.InvalidArg || !strings.Contains(err.Error(), row.fault)):
+		case row.fault != "" && (err == nil || infer.CodeOf(err) != infer.InvalidArg || !strings.Contains(err.Error(),
+			row.fault)):
 			t.Errorf("%s = %q: %v, want %s", row.key, row.value, err, row.fault)
 		}
 	}

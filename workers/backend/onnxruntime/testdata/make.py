@@ -109,4 +109,5 @@ weights.ClearField("raw_data")
 weights.data_location = T.EXTERNAL
 for key, text in (("location", "weights"), ("offset", "0"), ("length", "16")):
     weights.external_data.add(key=key, value=text)
-save("external", [helper.make_node("Add", ["X", "W"], ["Y"])], [value("X", T.FLOAT, [4])], [value("Y", T.FLOAT, [4])], [weights], check=False)
+save("external", [helper.make_node("Add", ["X", "W"], ["Y"])], [value("X", T.FLOAT, [4])], [value("Y", T.FLOAT, [4])],
+     [weights], check=False)
