@@ -224,6 +224,20 @@ func TestForgedValues(t *testing.T) {
 			t.Errorf("%s: %+v, want a hit: %t", what, e, row.hit)
 		}
 	}
+	if f := c.Figures()[0]; f.Failures > 0 {
+		t.Errorf("figures %+v", f)
+	}
+}
+
+// TestOtherKinds: what is of another kind than a text is a miss, and no fault of Redis.
+func TestOtherKinds(t *testing.T) {
+	s := redistest.Start(t)
+	c, r := rig(t, s.Port, nil)
+	sub := cachetest.Subject("m", "1", 1)
+	q := r.Keys.Query(sub, cachetest.Request(1))
+	key, _ := q.Shared()
+	name := c.key(q, &key)
+	q.Done()
 	for _, command := range []string{"HSET " + name + " a b", "RPUSH " + name + " a", "SADD " + name + " a",
 		"ZADD " + name + " 1 a", "XADD " + name + " * a b"} {
 		if err := c.client.Del(t.Context(), name).Err(); err != nil {
