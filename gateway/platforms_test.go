@@ -105,7 +105,7 @@ var platformRoutes = []struct {
 	{"sagemaker", "DELETE", "/models/other", "m", "!model-repository", "other", 0},
 	{"sagemaker", "POST", "/models/m/invoke", "", "inference", "m", 0},
 	{"sagemaker", "POST", "/models/m/invoke", "m", "inference", "m", 0},
-	{"sagemaker", "POST", "/models/m/invoke", "other", "inference", "m", 0},
+	{"sagemaker", "POST", "/models/m/invoke", "other", "inference", "", 0}, // and then on what the header names
 	{"sagemaker", "POST", "/models/other/invoke", "m", "inference", "", 0},
 	{"sagemaker", "GET", "/v2", "", "", "", 400},
 	{"sagemaker", "POST", "/v2/repository/models/m/load", "", "", "", 400},
@@ -190,8 +190,9 @@ func TestPlatformMatrix(t *testing.T) {
 			if env := line.env[0]; env.Action.String() != action || env.Change != change || env.Model != r.model || env.Method != r.method || env.Path != r.path {
 				t.Errorf("%s: decided as %+v", name, env)
 			}
-			// what is not loaded is no model that a right could be about
-			want := may(who, action, change) && !(who == "app" && action == "inference" && r.model == "other")
+			// what is not loaded is no model that a right could be about, but for what the header names
+			other := r.model == "other" || r.front == "sagemaker" && r.header == "other"
+			want := may(who, action, change) && !(who == "app" && action == "inference" && other)
 			allowed := status != 401 && status != 403
 			if action == "shared-memory" && !want && status == 501 {
 				allowed = false // from another host nobody may, whatever their rights
