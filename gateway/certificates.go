@@ -4,12 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"time"
+	"sync"
 )
-
-// certificatesEvery is how often certificates are looked at, besides at handshakes, so that
-// a broken file is known before somebody needs it.
-const certificatesEvery = time.Second
 
 // secure reads the certificates of a front end that speaks protocols; nil: it speaks plain
 // text. Later readings are logged, and counted as the configuration "NAME certificates".
@@ -34,21 +30,15 @@ func (g *Gateway) secure(name string, files TLSFiles, protocols ...string) (*tls
 	return certificates.Config(), nil
 }
 
-// watchCertificates looks at all certificates until ctx ends.
+// watchCertificates looks at all certificates until ctx ends, besides at handshakes, so that
+// a broken file is known before somebody needs it.
 func (g *Gateway) watchCertificates(ctx context.Context) {
 	if len(g.secured) == 0 {
 		return
 	}
-	tick := time.NewTicker(certificatesEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		for _, c := range g.secured {
-			c.Look()
-		}
+	var watching sync.WaitGroup
+	for _, c := range g.secured {
+		watching.Go(func() { c.Run(ctx) })
 	}
+	watching.Wait()
 }

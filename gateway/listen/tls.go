@@ -1,14 +1,15 @@
 package listen
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
-	"syscall"
 	"time"
+
+	"github.com/sluice-serve/sluice/internal/configfile"
 )
 
 // TLS is a server certificate and how clients are checked. Names are of PEM files; an
@@ -48,44 +49,37 @@ func (t TLS) Open(tell func(err error), protocols ...string) (*Certificates, err
 		tell = func(error) {}
 	}
 	c := &Certificates{files: t, protocols: protocols, tell: tell, now: time.Now}
-	c.seen, c.looked = c.stamp(), c.now() // before the reading: what changes meanwhile is read again
-	var err error
-	if c.current, err = c.read(); err != nil {
+	now := c.now()
+	follower, current, err := configfile.Open(maxPEM, now, c.read)
+	if err != nil {
 		return nil, err
 	}
+	c.follower, c.current, c.looked = follower, current, now
 	return c, nil
 }
 
 // lookEvery is how often, at most, a handshake looks at the files for news.
-const lookEvery = time.Second
+const lookEvery = configfile.Period / 2
+
+// maxPEM bounds a file, in bytes.
+const maxPEM = 8 << 20
 
 // Certificates is the configuration that the files of a TLS give. Files that change are
-// read again at a handshake or a Look that follows; while they can't be read, or don't
-// fit one another, the old ones stay in use. It has no goroutine.
+// read again at a handshake or a Look that follows, once a later one finds them settled
+// (see configfile); while they can't be read, or don't fit one another, the old ones stay
+// in use. It has no goroutine: where handshakes are rare, somebody has to call Look.
 type Certificates struct {
 	files     TLS
 	protocols []string
 	tell      func(error)
 	now       func() time.Time
 
-	telling sync.Mutex // around tell; taken before mu
+	looking  sync.Mutex // around a look and tell; taken before mu
+	follower *configfile.Follower[*tls.Config]
 
 	mu      sync.Mutex
 	current *tls.Config
-	seen    stamps // what current was read from
-	tried   stamps // what could not be read when it was looked at last
-	told    stamps // what somebody heard of that it can't be read
 	looked  time.Time
-}
-
-// stamps tell whether a file is another than it was: of the certificate, the key, the root.
-type stamps [3]stamp
-
-// stamp is of one file, behind all symbolic links; the zero value is of none.
-type stamp struct {
-	modified, changed int64 // Unix nanoseconds
-	size              int64
-	device, inode     uint64
 }
 
 // Config is the configuration of a server whose handshakes follow the files.
@@ -100,6 +94,20 @@ func (c *Certificates) Config() *tls.Config {
 // Look reads the files again if they changed, as a handshake does.
 func (c *Certificates) Look() { c.get() }
 
+// Run calls Look in turn until ctx ends.
+func (c *Certificates) Run(ctx context.Context) {
+	tick := time.NewTicker(configfile.Period)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			c.Look()
+		}
+	}
+}
+
 func (c *Certificates) get() *tls.Config {
 	c.mu.Lock()
 	now := c.now()
@@ -109,58 +117,35 @@ func (c *Certificates) get() *tls.Config {
 	}
 	c.looked = now
 	c.mu.Unlock()
-	return c.look()
-}
-
-// look reads what is new. Only what failed twice in the same state is told of: files
-// that are replaced one after the other don't fit one another in between.
-func (c *Certificates) look() *tls.Config {
-	c.telling.Lock()
-	defer c.telling.Unlock()
-	at := c.stamp()
+	c.look(now)
 	c.mu.Lock()
-	if at == c.seen {
-		c.tried = stamps{}
-		defer c.mu.Unlock()
-		return c.current
-	}
-	c.mu.Unlock()
-	read, err := c.read()
-	c.mu.Lock()
-	news := false
-	switch {
-	case err == nil:
-		c.current, c.seen, c.tried, c.told, news = read, at, stamps{}, stamps{}, true
-	case at == c.tried && at != c.told:
-		c.told, news = at, true
-	}
-	if err != nil {
-		c.tried = at
-	}
-	current := c.current
-	c.mu.Unlock()
-	if news {
-		c.tell(err)
-	}
-	return current
+	defer c.mu.Unlock()
+	return c.current
 }
 
-func (c *Certificates) stamp() (s stamps) {
-	for i, name := range []string{c.files.Cert, c.files.Key, c.files.Root} {
-		info, err := os.Stat(name)
-		if err != nil {
-			continue // reading it says why
-		}
-		s[i] = stamp{modified: info.ModTime().UnixNano(), size: info.Size()}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			s[i].changed, s[i].device, s[i].inode = st.Ctim.Nano(), st.Dev, st.Ino
-		}
+// look reads what is new.
+func (c *Certificates) look(now time.Time) {
+	c.looking.Lock()
+	defer c.looking.Unlock()
+	read, result, err := c.follower.Look(now)
+	if result == configfile.Unchanged {
+		return
 	}
-	return s
+	if result == configfile.Changed {
+		c.mu.Lock()
+		c.current = read
+		c.mu.Unlock()
+	}
+	c.tell(err)
 }
 
-func (c *Certificates) read() (*tls.Config, error) {
-	pair, err := tls.LoadX509KeyPair(c.files.Cert, c.files.Key)
+func (c *Certificates) read(r *configfile.Reading) (*tls.Config, error) {
+	cert, certErr := r.File(c.files.Cert)
+	key, keyErr := r.File(c.files.Key)
+	if err := errors.Join(certErr, keyErr); err != nil {
+		return nil, fmt.Errorf("TLS certificate: %w", err)
+	}
+	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return nil, fmt.Errorf("TLS certificate: %w", err)
 	}
@@ -168,7 +153,7 @@ func (c *Certificates) read() (*tls.Config, error) {
 	if c.files.Root == "" {
 		return conf, nil
 	}
-	pem, err := os.ReadFile(c.files.Root)
+	pem, err := r.File(c.files.Root)
 	if err != nil {
 		return nil, fmt.Errorf("TLS root certificate: %w", err)
 	}

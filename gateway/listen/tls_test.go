@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/sluice-serve/sluice/internal/configfile"
 )
 
 // made makes a self-signed certificate with a serial number, that may sign others.
@@ -76,13 +78,21 @@ func watch(t *testing.T, files TLS) *watched {
 	return w
 }
 
-// step looks after the shortest time, and wants a certificate and how much was told.
-func (w *watched) step(name string, serial int64, told int) {
+// glance looks once, and wants a certificate and how much was told.
+func (w *watched) glance(name string, serial int64, told int) {
 	w.t.Helper()
-	w.at = w.at.Add(2 * lookEvery)
+	w.at = w.at.Add(configfile.Period)
 	if got := serialOf(w.t, w.get()); got != serial || len(w.told) != told {
 		w.t.Errorf("%s: certificate %d, told %v; want %d and %d", name, got, w.told, serial, told)
 	}
+}
+
+// step looks twice, after which files that stay as they are have settled.
+func (w *watched) step(name string, serial int64, told int) {
+	w.t.Helper()
+	w.at = w.at.Add(configfile.Period)
+	w.get()
+	w.glance(name, serial, told)
 }
 
 func (w *watched) last() error { return w.told[len(w.told)-1] }
@@ -100,15 +110,16 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	w.step("as it was", 1, 0)
 	write(2)
 	if got := serialOf(t, w.get()); got != 1 {
-		t.Errorf("within a second: certificate %d", got)
+		t.Errorf("at once: certificate %d", got)
 	}
+	w.glance("somebody may be writing", 1, 0)
 	w.step("after it", 2, 1)
 	if w.last() != nil {
 		t.Error(w.last())
 	}
 	replace(t, files.Key, []byte("half"))
-	w.step("a broken key may be the first of two files", 2, 1)
-	w.step("it stays broken", 2, 2)
+	w.glance("a broken key may be the first of two files", 2, 1)
+	w.glance("it stays broken", 2, 2)
 	if w.last() == nil {
 		t.Error("told without an error")
 	}
@@ -116,8 +127,8 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	if err := os.Remove(files.Cert); err != nil {
 		t.Fatal(err)
 	}
-	w.step("no certificate", 2, 2)
-	w.step("there still is none", 2, 3)
+	w.glance("no certificate", 2, 2)
+	w.glance("there still is none", 2, 3)
 	if !errors.Is(w.last(), os.ErrNotExist) {
 		t.Error(w.last())
 	}
@@ -163,8 +174,8 @@ func TestCertificatesBehindSymlinks(t *testing.T) {
 	swap("second")
 	w.step("swapped", 2, 1)
 	swap("broken")
-	w.step("a key of another certificate", 2, 1)
-	w.step("and again", 2, 2)
+	w.glance("a key of another certificate", 2, 1)
+	w.glance("and again", 2, 2)
 	swap("first")
 	w.step("swapped back", 1, 3)
 }
@@ -199,7 +210,7 @@ func TestRootsAreReadAgain(t *testing.T) {
 		t.Error("a client of no root yet was served")
 	}
 	replace(t, files.Root, newRoot)
-	w.at = w.at.Add(2 * lookEvery)
+	w.step("another root", 1, 1)
 	if greet(t, server, before) == nil {
 		t.Error("a client of a root that is gone was served")
 	}
