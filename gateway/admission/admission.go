@@ -2,7 +2,6 @@ package admission
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/configfile"
 )
 
 // Limits are the limits of one gateway. It fits pipeline.Admission.
@@ -42,16 +42,16 @@ type Deps struct {
 // New reads the file; "" limits nothing. Its error says all that is wrong. With Redis it
 // starts a goroutine, which Stop ends.
 func New(ctx context.Context, path string, deps Deps) (*Limits, error) {
-	rules, text := &Rules{track: 1}, []byte(nil)
+	rules, file := &Rules{track: 1}, watched{}
 	if path != "" {
 		var err error
-		if rules, text, err = read(path); err != nil {
+		if file, rules, err = watch(path, time.Now()); err != nil {
 			return nil, err
 		}
 	}
 	l, err := start(ctx, rules, deps)
 	if err == nil {
-		l.file = watched{path: path, text: text}
+		l.file = file
 	}
 	return l, err
 }
@@ -447,15 +447,18 @@ func computed(req *infer.Request) int64 {
 	return max(took/1e3, 1)
 }
 
+// lookEvery is how often Run looks at the file.
+const lookEvery = configfile.Period / 2
+
 // Run follows the file until ctx ends.
 func (l *Limits) Run(ctx context.Context) {
-	look, sweep := time.NewTicker(time.Second), time.NewTicker(10*time.Second)
+	look, sweep := time.NewTicker(lookEvery), time.NewTicker(10*time.Second)
 	defer look.Stop()
 	defer sweep.Stop()
 	for {
 		select {
 		case <-look.C:
-			l.follow(&l.file)
+			l.follow(&l.file, time.Now())
 		case <-sweep.C:
 			l.sweep()
 		case <-ctx.Done():
@@ -463,5 +466,3 @@ func (l *Limits) Run(ctx context.Context) {
 		}
 	}
 }
-
-var errNotRegular = errors.New("it is not a regular file")

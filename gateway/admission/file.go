@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/configfile"
 )
 
 // The bounds of a file.
@@ -109,16 +110,22 @@ func (r *fileRule) UnmarshalYAML(n *yaml.Node) error {
 	return n.Decode((*plain)(r))
 }
 
+// emptyList is the list that says in words that nothing is limited, empty.
+const emptyList = "rules"
+
 // Parse reads a limits file. Its error names all faults, with their lines as far as the
-// text has lines for them.
+// text has lines for them. A text that says nothing is one; see configfile.Document.
 func Parse(text []byte) (*Rules, error) {
 	if len(text) > MaxFile {
 		return nil, fmt.Errorf("the file has %d bytes, the most is %d", len(text), MaxFile)
 	}
+	if err := configfile.Document(text, emptyList); err != nil {
+		return nil, err
+	}
 	var f file
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
-	if err := d.Decode(&f); err != nil && !errors.Is(err, io.EOF) {
+	if err := d.Decode(&f); err != nil {
 		return nil, err
 	}
 	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {

@@ -6,8 +6,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/configfile"
 )
 
 func TestFaultsAreNamed(t *testing.T) {
@@ -34,6 +36,10 @@ func TestFaultsAreNamed(t *testing.T) {
 		{"weight", "weights: [{principals: [a], weight: 0}]", "the weight is 0"},
 		{"track", "track: 0", "track is 0"},
 		{"two documents", "rules: []\n---\nrules: []", "want one YAML document"},
+		{"empty", "", "write 'rules: []' if that is meant"},
+		{"a comment", "# rules", "the file says nothing"},
+		{"an empty mapping", "{}", "the file says nothing"},
+		{"keys alone", "rules:\nweights:\n", "the file says nothing"},
 		{"large", strings.Repeat("#", MaxFile+1), "the most is"},
 	} {
 		if _, err := Parse([]byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -69,8 +75,8 @@ func TestAmounts(t *testing.T) {
 		len(r.rules[0].principals) != 1 || len(r.rules[0].groups) != 2 || len(r.rules[0].models) != 1 || r.rules[0].actions != 1<<len(infer.Actions())-1 {
 		t.Errorf("one text for a list: %+v, %v", r, err)
 	}
-	if r, err := Parse(nil); err != nil || len(r.rules) != 0 {
-		t.Errorf("an empty file: %v", err)
+	if r, err := Parse([]byte("rules: []")); err != nil || len(r.rules) != 0 {
+		t.Errorf("no rules, in words: %v", err)
 	}
 }
 
@@ -91,32 +97,39 @@ func TestFollowsTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	most := func() int64 { return l.generation.Load().rules.rules[0].limits[0].Most }
-	l.follow(&l.file)
+	now := time.Now()
+	look := func() {
+		for range 3 {
+			now = now.Add(configfile.Period)
+			l.follow(&l.file, now)
+		}
+	}
+	look()
 	if len(heard) != 0 {
 		t.Errorf("it is the same file: %v", heard)
 	}
 	write("rules: [{name: a, concurrency: x}]")
-	l.follow(&l.file)
-	l.follow(&l.file)
+	look()
+	look()
 	if len(heard) != 1 || heard[0] == nil || most() != 1 {
 		t.Errorf("a wrong file: heard %v, limit %d", heard, most())
 	}
 	write("rules: [{name: a, concurrency: 2}]")
-	l.follow(&l.file)
-	l.follow(&l.file)
+	look()
+	look()
 	if len(heard) != 2 || heard[1] != nil || most() != 2 {
 		t.Errorf("a right file: heard %v, limit %d", heard, most())
 	}
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	l.follow(&l.file)
-	l.follow(&l.file)
+	look()
+	look()
 	if len(heard) != 3 || heard[2] == nil || most() != 2 {
 		t.Errorf("no file: heard %v, limit %d", heard, most())
 	}
 	write("rules: [{name: a, concurrency: 2}]")
-	l.follow(&l.file)
+	look()
 	if len(heard) != 4 || heard[3] != nil {
 		t.Errorf("it is back: heard %v", heard)
 	}
