@@ -30,9 +30,7 @@ func TestReloadWhileProving(t *testing.T) {
 		if !reloaded {
 			reloaded = true
 			write(t, filepath.Join(dir, "ec.pem"), publicPEM(t, must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)).Public()))
-			if err := a.load(); err != nil {
-				t.Error(err)
-			}
+			lookUntilSettled(a)
 		}
 		return time.Now()
 	}

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/configfile"
 )
 
 // Config says where identity and policy are written. The zero value asks nobody for who
@@ -39,8 +39,8 @@ type Auth struct {
 	reloaded func(err error) // nil: nobody counts
 
 	// The loading goroutine's alone: New's caller, then Run.
-	sources map[sourceID]*source
-	stamps  map[string]stamp
+	sources  map[sourceID]*source
+	follower *configfile.Follower[*loading]
 }
 
 // state is all that files and flags say.
@@ -57,10 +57,13 @@ const provedBound = 16384
 
 // New reads all files; what is wrong with them is its error.
 func New(cfg Config, log *slog.Logger) (*Auth, error) {
-	a := &Auth{cfg: cfg, log: log, now: time.Now, proved: newRemembered(provedBound), sources: map[sourceID]*source{}, stamps: map[string]stamp{}}
-	if err := a.load(); err != nil {
+	a := &Auth{cfg: cfg, log: log, now: time.Now, proved: newRemembered(provedBound), sources: map[sourceID]*source{}}
+	follower, l, err := configfile.Open(maxFile, time.Now(), a.load)
+	if err != nil {
 		return nil, err
 	}
+	a.follower = follower
+	a.use(l)
 	return a, nil
 }
 
@@ -74,56 +77,41 @@ func (c Config) Validate() error {
 	return err
 }
 
-// load reads all files into a new state and puts it in force. On an error the old one
-// stays.
-func (a *Auth) load() (err error) {
-	l := &loading{log: a.log, fresh: func() { a.epoch.Add(1) }, sources: maps.Clone(a.sources), used: map[sourceID]*source{}, stamps: map[string]stamp{}}
-	st, err := l.state(&a.cfg)
-	if err != nil {
-		// what was read is not read again before it changes; the others are still looked at
-		maps.Copy(a.stamps, l.stamps)
-		return err
-	}
-	a.sources, a.stamps = l.used, l.stamps
-	a.state.Store(st)
-	a.epoch.Add(1)
-	return nil
+// load reads all files into a new state.
+func (a *Auth) load(r *configfile.Reading) (*loading, error) {
+	l := &loading{files: r, log: a.log, fresh: func() { a.epoch.Add(1) }, sources: maps.Clone(a.sources), used: map[sourceID]*source{}}
+	return l, l.load(&a.cfg)
 }
 
-func (l *loading) state(c *Config) (*state, error) {
+// use puts what was loaded in force.
+func (a *Auth) use(l *loading) {
+	a.sources = l.used
+	a.state.Store(l.state)
+	a.epoch.Add(1)
+}
+
+func (l *loading) load(c *Config) error {
 	st := &state{remote: c.AllowRemoteControl, memory: c.ClientMemory}
 	var errs [4]error
 	st.identity, errs[0] = l.identity(c.Identity, c.APIKeys)
 	if c.Policy != "" {
-		data, err := l.read(c.Policy)
+		data, err := l.files.YAML(c.Policy, "")
 		if err == nil {
 			st.policy, err = ParsePolicy(c.Policy, data)
 		}
 		errs[1] = err
 	}
-	st.http, errs[2] = newRestrictions(c.HTTP, false, l.read)
-	st.grpc, errs[3] = newRestrictions(c.GRPC, true, l.read)
+	st.http, errs[2] = newRestrictions(c.HTTP, false, l.files.File)
+	st.grpc, errs[3] = newRestrictions(c.GRPC, true, l.files.File)
 	if err := errors.Join(errs[:]...); err != nil {
-		return nil, fmt.Errorf("identity and policy: %w", err)
+		return fmt.Errorf("identity and policy: %w", err)
 	}
-	return st, nil
-}
-
-// stamp tells one content of a file from another.
-type stamp struct {
-	at   time.Time
-	size int64
-}
-
-func stampOf(name string) (s stamp) {
-	if info, err := os.Stat(name); err == nil {
-		s = stamp{info.ModTime(), info.Size()}
-	}
-	return s
+	l.state = st
+	return nil
 }
 
 // pollEvery is how often the files are looked at.
-const pollEvery = time.Second
+const pollEvery = configfile.Period / 2
 
 // Run reads files again when they change, and fetches issuers' keys, until ctx ends.
 func (a *Auth) Run(ctx context.Context) error {
@@ -144,17 +132,29 @@ func (a *Auth) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if a.changed() {
-			err := a.load()
-			if a.reloaded != nil {
-				a.reloaded(err)
-			}
-			if err != nil {
-				a.log.Error("the old identity and policy stay in force", "error", err)
-			} else {
-				a.log.Info("identity and policy were read again")
-			}
-		}
+		a.look(time.Now())
+	}
+}
+
+// look looks at the files, and takes others once they are settled and good.
+func (a *Auth) look(now time.Time) {
+	loaded, result, err := a.follower.Look(now)
+	switch result {
+	case configfile.Unchanged:
+		return
+	case configfile.Changed:
+		a.use(loaded)
+	}
+	if a.reloaded != nil {
+		a.reloaded(err)
+	}
+	switch {
+	case err != nil:
+		a.log.Error("the old identity and policy stay in force", "error", err)
+	case result == configfile.Changed:
+		a.log.Info("identity and policy were read again")
+	default:
+		a.log.Info("the files of identity and policy are again those in force")
 	}
 }
 
@@ -175,15 +175,6 @@ func (a *Auth) follow(ctx context.Context, fetching *sync.WaitGroup, running map
 			delete(running, s)
 		}
 	}
-}
-
-func (a *Auth) changed() bool {
-	for name, s := range a.stamps {
-		if stampOf(name) != s {
-			return true
-		}
-	}
-	return false
 }
 
 // nobody is who showed nothing.

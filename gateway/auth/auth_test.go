@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/configfile"
 )
 
 // files writes files into a folder of the test's own, and gives its path.
@@ -456,7 +457,7 @@ func TestReload(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- a.Run(ctx) }()
-		settle := func() { time.Sleep(2 * pollEvery); synctest.Wait() }
+		settle := func() { time.Sleep(3 * configfile.Period); synctest.Wait() }
 		check := func(when string, key string, want infer.Code) {
 			t.Helper()
 			if got := ask(key); got != want {
@@ -490,7 +491,7 @@ func TestReload(t *testing.T) {
 
 func TestTimeOfHealth(t *testing.T) {
 	dir := files(t, map[string]string{"open": "rules:\n- {principals: [x], actions: infer}\n",
-		"closed": "health: closed\nrules:\n- {principals: [x], actions: infer}\n", "keys": "\n"})
+		"closed": "health: closed\nrules:\n- {principals: [x], actions: infer}\n", "keys": "no keys\n"})
 	for name, ok := range map[string]bool{"open": true, "closed": false} {
 		a := newAuth(t, Config{Policy: filepath.Join(dir, name), APIKeys: filepath.Join(dir, "keys")})
 		for _, key := range []string{"", "wrong"} {

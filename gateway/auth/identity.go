@@ -3,7 +3,6 @@ package auth
 import (
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/configfile"
 )
 
 // identity says how callers are known; the zero value knows nobody.
@@ -53,18 +53,12 @@ func (id *identity) assign(p *infer.Principal) *infer.Principal {
 
 // loading is one reading of all files.
 type loading struct {
+	files   *configfile.Reading
 	log     *slog.Logger
 	fresh   func()
 	sources map[sourceID]*source // those that there are, and then also the new ones
 	used    map[sourceID]*source // those that this reading names
-	stamps  map[string]stamp     // of the files that were read
-}
-
-// read reads a file, and takes its stamp first: what changes while it is read is read
-// again.
-func (l *loading) read(name string) ([]byte, error) {
-	l.stamps[name] = stampOf(name)
-	return os.ReadFile(name)
+	state   *state               // once all files were read, and are good
 }
 
 func (l *loading) source(id sourceID) (*source, error) {
@@ -84,7 +78,7 @@ func (l *loading) source(id sourceID) (*source, error) {
 func (l *loading) identity(file, keyFile string) (*identity, error) {
 	id := &identity{}
 	if file != "" {
-		data, err := l.read(file)
+		data, err := l.files.YAML(file, "tokens")
 		if err != nil {
 			return nil, err
 		}
@@ -100,7 +94,7 @@ func (l *loading) identity(file, keyFile string) (*identity, error) {
 	if keyFile == "" {
 		return id, nil
 	}
-	data, err := l.read(keyFile)
+	data, err := l.files.Text(keyFile)
 	if err != nil {
 		return nil, err
 	}
@@ -121,6 +115,9 @@ func (l *loading) document(f *faults, doc *yaml.Node, id *identity, keyFile *str
 		field{"api-keys", func(n *yaml.Node) {
 			if *keyFile != "" {
 				f.at(n, "the file of API keys is given by --api-keys already")
+			}
+			if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && n.Value == "" {
+				return // the words for no file of keys
 			}
 			*keyFile = beside(f.file, f.text(n, "'api-keys'"))
 		}},
@@ -178,7 +175,7 @@ func (l *loading) proxies(f *faults, n *yaml.Node, id *identity) {
 	if key == "" {
 		return
 	}
-	data, err := l.read(beside(f.file, key))
+	data, err := l.files.File(beside(f.file, key))
 	if text := strings.TrimSpace(string(data)); err == nil && len(text) < minSecret {
 		err = fmt.Errorf("a secret has %d bytes, at least %d", len(text), minSecret)
 	} else {
@@ -233,7 +230,7 @@ func (l *loading) issuer(f *faults, n *yaml.Node, id *identity) {
 		i.leeway = d
 	}
 	for _, name := range keyFiles {
-		data, err := l.read(beside(f.file, name))
+		data, err := l.files.File(beside(f.file, name))
 		var keys []verifyKey
 		if err == nil {
 			keys, err = parseKeyFile(data, true)
@@ -265,7 +262,7 @@ func (l *loading) remote(f *faults, i *issuer, jwks, ca string, static bool) (er
 		return fmt.Errorf("'%s': %w", clean(from.issuer+from.jwks), err)
 	}
 	if ca != "" {
-		data, err := l.read(beside(f.file, ca))
+		data, err := l.files.File(beside(f.file, ca))
 		if err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/configfile"
 )
 
 // keyPrefix begins the API keys that we make, so that scanners of source code and logs
@@ -92,12 +93,16 @@ type apiKey struct {
 // says nothing of the key; what decides is a comparison in constant time.
 type keys map[uint64][]*apiKey
 
-// ParseKeys reads a file of API keys, one in a line:
+// noKeys is the line of a file of keys that is meant to have none.
+const noKeys = "no keys"
+
+// parseKeys reads a file of API keys, one in a line:
 //
 //	NAME sha256:HEX [tenant=NAME] [groups=NAME,NAME] [expires=2027-01-31]
 //
 // Empty lines and those that begin with # are left out. A name may have several keys,
-// which then agree in all but their digest and their end.
+// which then agree in all but their digest and their end. A file without keys is an
+// error, but for one that has the line "no keys".
 func parseKeys(file string, data []byte) (keys, error) {
 	f := &faults{file: file}
 	all := keys{}
@@ -105,11 +110,15 @@ func parseKeys(file string, data []byte) (keys, error) {
 	if len(data) > maxFile {
 		return nil, fmt.Errorf("%s: %d bytes, at most %d", file, len(data), maxFile)
 	}
-	n := 0
+	n, none := 0, false
 	for line := range bytes.Lines(data) {
 		n++
 		text := strings.TrimSpace(string(line))
 		if text == "" || text[0] == '#' {
+			continue
+		}
+		if text == noKeys {
+			none = true
 			continue
 		}
 		k, err := parseKeyLine(text)
@@ -119,6 +128,13 @@ func parseKeys(file string, data []byte) (keys, error) {
 		if err != nil && len(f.errs) < 20 {
 			f.errs = append(f.errs, fmt.Errorf("%s:%d: %w", file, n, err))
 		}
+	}
+	switch {
+	case len(f.errs) > 0:
+	case none && len(all) > 0:
+		f.errs = append(f.errs, fmt.Errorf("%s: it has keys, and a line '%s'", file, noKeys))
+	case !none && len(all) == 0:
+		f.errs = append(f.errs, fmt.Errorf("%s: %w; write a line '%s' if no key is to count", file, configfile.ErrEmpty, noKeys))
 	}
 	return all, f.err()
 }

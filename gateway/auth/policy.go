@@ -7,6 +7,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/configfile"
 )
 
 // The words of a policy that stand for callers of a kind.
@@ -41,6 +42,9 @@ const aboutBound = 16384
 func ParsePolicy(name string, data []byte) (*Policy, error) {
 	f := &faults{file: name}
 	p := &Policy{about: newGenerations[*infer.Principal, []*rule](aboutBound)}
+	if err := configfile.Document(data, ""); err != nil {
+		return nil, fmt.Errorf("%s: %w; a policy without rules denies everything; if that is meant, give anonymous health", name, err)
+	}
 	doc := f.document(data)
 	if doc != nil {
 		f.mapping(doc, "the policy",

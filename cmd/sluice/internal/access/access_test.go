@@ -49,6 +49,14 @@ func TestPolicy(t *testing.T) {
 			t.Errorf("%q: %q, %v; want %q, denied %t", row.args, out.String(), err, row.want, row.denied)
 		}
 	}
+	for _, text := range []string{"", "# rules\n", "{}\n", "rules:\n"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := Policy([]string{"check", file}, &strings.Builder{}); err == nil || !strings.Contains(err.Error(), "the file says nothing") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
 	if err := Policy([]string{"check", file, "--action", "inferr"}, &strings.Builder{}); err == nil || errors.Is(err, ErrDenied) {
 		t.Errorf("an action that there is not: %v", err)
 	}
