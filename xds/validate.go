@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,10 +13,15 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-serve/sluice/internal/configfile"
 )
 
 // MaxPicked bounds what Envoy may show an endpoint picker of one call, in bytes.
 const MaxPicked = 32 << 20
+
+// EmptyList is the list at the top of a topology that says in words that there is nothing in it, empty.
+const EmptyList = "gateways"
 
 // Parse reads a Topology from YAML. A field that there is not is a fault, with its line.
 func Parse(data []byte) (*Topology, error) {
@@ -28,12 +32,16 @@ func Parse(data []byte) (*Topology, error) {
 	return t, t.Validate()
 }
 
-// Decode is Parse for a file that is not the whole topology: it does not call Validate.
+// Decode is Parse for a file that is not the whole topology: it does not call Validate. A text that says nothing is a
+// fault; see configfile.Document.
 func Decode(data []byte) (*Topology, error) {
+	if err := configfile.Document(data, EmptyList); err != nil {
+		return nil, err
+	}
 	t := &Topology{}
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	d.KnownFields(true)
-	if err := d.Decode(t); err != nil && !errors.Is(err, io.EOF) {
+	if err := d.Decode(t); err != nil {
 		return nil, err
 	}
 	return t, nil

@@ -1,14 +1,14 @@
 package fleet
 
 import (
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
+	"time"
 
+	"github.com/sluice-serve/sluice/internal/configfile"
 	"github.com/sluice-serve/sluice/xds"
 )
 
@@ -17,59 +17,60 @@ import (
 type files struct {
 	path     string
 	base     *xds.Topology
-	text     []byte
-	topology *xds.Topology
-	secrets  xds.Secrets
+	follower *configfile.Follower[loaded]
+	loaded
 }
 
-func newFiles(path string, base *xds.Topology) *files {
-	return &files{path: path, base: base, secrets: xds.Secrets{}}
+// loaded is one reading of all files.
+type loaded struct {
+	topology *xds.Topology
+	secrets  xds.Secrets
 }
 
 // maxFile bounds a topology and a PEM file, in bytes.
 const maxFile = 8 << 20
 
-// read looks at the files and takes what has changed if all of it is good; otherwise
-// nothing changes.
-func (f *files) read() (changed bool, err error) {
-	t := f.topology
-	text := f.text
+// openFiles reads the files for the first time.
+func openFiles(path string, base *xds.Topology, now time.Time) (f *files, err error) {
+	f = &files{path: path, base: base}
+	f.follower, f.loaded, err = configfile.Open(maxFile, now, f.load)
+	return f, err
+}
+
+// look looks at the files and takes what has changed once it is settled, if all of it is good; otherwise nothing
+// changes. An error is given once.
+func (f *files) look(now time.Time) (configfile.Result, error) {
+	value, result, err := f.follower.Look(now)
+	if result == configfile.Changed {
+		f.loaded = value
+	}
+	return result, err
+}
+
+// load reads all files.
+func (f *files) load(r *configfile.Reading) (l loaded, err error) {
+	l.topology = f.base
 	if f.path != "" {
-		if text, err = load(f.path); err != nil {
-			return false, err
-		}
-		if t == nil || !bytes.Equal(text, f.text) {
-			if t, err = xds.Decode(text); err != nil {
-				return false, fmt.Errorf("%s: %w", f.path, err)
-			}
-			t = joined(t, f.base)
-			changed = true
-		}
-	} else if t == nil {
-		t, changed = f.base, true
-	}
-	if changed {
-		if err := t.Validate(); err != nil {
-			return false, fmt.Errorf("topology %s: %w", f.path, err)
-		}
-	}
-	secrets := make(xds.Secrets, len(f.secrets))
-	for _, name := range t.Files() {
-		data, err := load(name)
+		text, err := r.YAML(f.path, xds.EmptyList)
 		if err != nil {
-			return false, err
+			return l, err
 		}
-		secrets[name] = data
-		changed = changed || !bytes.Equal(data, f.secrets[name])
+		t, err := xds.Decode(text)
+		if err != nil {
+			return l, fmt.Errorf("%s: %w", f.path, err)
+		}
+		l.topology = joined(t, f.base)
 	}
-	if !changed {
-		return false, nil
+	if err := l.topology.Validate(); err != nil {
+		return l, fmt.Errorf("topology %s: %w", f.path, err)
 	}
-	if err := check(t, secrets); err != nil {
-		return false, err
+	l.secrets = xds.Secrets{}
+	for _, name := range l.topology.Files() {
+		if l.secrets[name], err = r.File(name); err != nil {
+			return l, err
+		}
 	}
-	f.topology, f.text, f.secrets = t, text, secrets
-	return true, nil
+	return l, check(l.topology, l.secrets)
 }
 
 // joined is a file's topology with the gateways of base: those of the same name fill
@@ -93,17 +94,6 @@ func joined(t, base *xds.Topology) *xds.Topology {
 		t.Listeners = base.Listeners
 	}
 	return t
-}
-
-func load(name string) ([]byte, error) {
-	info, err := os.Stat(name)
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > maxFile {
-		return nil, fmt.Errorf("%s has %d bytes, at most %d", name, info.Size(), maxFile)
-	}
-	return os.ReadFile(name)
 }
 
 // check says whether the PEM files fit together; while one of a pair is being replaced

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-serve/sluice/internal/configfile"
 	"github.com/sluice-serve/sluice/xds"
 )
 
@@ -80,8 +81,9 @@ type Fleet struct {
 
 // New reads the files once, so that a bad topology fails at once.
 func New(cfg Config, deps Deps) (*Fleet, error) {
-	f := &Fleet{cfg: cfg, deps: deps, files: newFiles(cfg.File, &cfg.Base), states: map[string]State{}, wake: make(chan struct{}, 1)}
-	if _, err := f.files.read(); err != nil {
+	f := &Fleet{cfg: cfg, deps: deps, states: map[string]State{}, wake: make(chan struct{}, 1)}
+	var err error
+	if f.files, err = openFiles(cfg.File, &cfg.Base, time.Now()); err != nil {
 		return nil, err
 	}
 	return f, nil
@@ -113,27 +115,20 @@ func (f *Fleet) Run(ctx context.Context) error {
 
 // watch is what Run knows from one look to the next.
 type watch struct {
-	running        sync.WaitGroup
-	members        map[string]*member // by key
-	resolver       *resolver
-	until          time.Time     // the first topology is told then at the latest
-	told           *xds.Topology // nil: none yet
-	good           files         // those of told
-	fault, refused string        // the last errors of files and control plane, which are logged once
+	running  sync.WaitGroup
+	members  map[string]*member // by key
+	resolver *resolver
+	until    time.Time     // the first topology is told then at the latest
+	told     *xds.Topology // nil: none yet
+	good     loaded        // the files of told
+	refused  string        // the last error of the control plane, which is logged once
 }
 
 // round looks at files and gateways once, and tells what has changed. A topology that
 // the control plane refuses leaves the one before in force, with what is found of its
 // gateways.
 func (f *Fleet) round(ctx context.Context, w *watch) {
-	changed, err := f.files.read()
-	if err == nil {
-		w.fault = ""
-	} else if err.Error() != w.fault { // told once, not at every look
-		w.fault = err.Error()
-		f.deps.Log.Error("control plane: the old files count on", "error", err)
-		f.reloaded(err)
-	}
+	changed := f.look()
 	t := *f.files.topology
 	gateways, found := w.resolver.expand(ctx, &w.running, t.Gateways, f.own, f.deps.Log)
 	t.Gateways = gateways
@@ -152,14 +147,14 @@ func (f *Fleet) round(ctx context.Context, w *watch) {
 				f.reloaded(err)
 			}
 			if w.told != nil {
-				f.files.topology, f.files.secrets = w.good.topology, w.good.secrets
+				f.files.loaded = w.good
 			}
 			return
 		}
 		if changed || w.told == nil {
 			f.reloaded(nil)
 		}
-		w.told, w.good, w.refused = &t, *f.files, ""
+		w.told, w.good, w.refused = &t, f.files.loaded, ""
 	}
 	if changed { // perhaps with new certificates or another token
 		for key, m := range w.members {
@@ -170,6 +165,20 @@ func (f *Fleet) round(ctx context.Context, w *watch) {
 		}
 	}
 	f.follow(ctx, w, &t)
+}
+
+// look looks at the files and says whether others are in force now.
+func (f *Fleet) look() (changed bool) {
+	result, err := f.files.look(time.Now())
+	switch result {
+	case configfile.Failed:
+		f.deps.Log.Error("control plane: the old files count on", "error", err)
+		f.reloaded(err)
+	case configfile.Restored:
+		f.deps.Log.Info("control plane: the files are again those in force")
+		f.reloaded(nil)
+	}
+	return result == configfile.Changed
 }
 
 func (f *Fleet) reloaded(err error) {

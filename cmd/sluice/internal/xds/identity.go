@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway"
 	"github.com/sluice-serve/sluice/gateway/auth"
+	"github.com/sluice-serve/sluice/gateway/stats"
 )
 
 // identityOptions are the flags on who may call, for Envoy's ext_authz.
@@ -22,7 +23,8 @@ func (o *identityOptions) add(fs *pflag.FlagSet) {
 }
 
 // serve runs run with the authorization service, where a flag asks for it.
-func (o *identityOptions) serve(ctx context.Context, log *slog.Logger, run func(register []func(grpc.ServiceRegistrar)) error) error {
+func (o *identityOptions) serve(ctx context.Context, log *slog.Logger, metrics *stats.Registry,
+	run func(register []func(grpc.ServiceRegistrar)) error) error {
 	if o.Identity == "" && o.APIKeys == "" && o.Policy == "" {
 		return run(nil)
 	}
@@ -30,6 +32,9 @@ func (o *identityOptions) serve(ctx context.Context, log *slog.Logger, run func(
 	if err != nil {
 		return err
 	}
+	reload := metrics.Reload("policy")
+	reload.Done(nil) // New has read the files
+	a.Reloaded(reload.Done)
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(running) }()

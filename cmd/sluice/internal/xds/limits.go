@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway"
 	"github.com/sluice-serve/sluice/gateway/admission"
+	"github.com/sluice-serve/sluice/gateway/stats"
 )
 
 // limitFlags are those of the rate limit service beside the control plane.
@@ -24,11 +25,12 @@ func (l *limitFlags) add(fs *pflag.FlagSet) {
 }
 
 // serve runs f with the rate limit service, if there is one.
-func (l *limitFlags) serve(ctx context.Context, log *slog.Logger, f func(register []func(grpc.ServiceRegistrar)) error) (err error) {
+func (l *limitFlags) serve(ctx context.Context, log *slog.Logger, metrics *stats.Registry,
+	f func(register []func(grpc.ServiceRegistrar)) error) (err error) {
 	if l.file == "" {
 		return f(nil)
 	}
-	deps := admission.Deps{Log: log}
+	deps := admission.Deps{Log: log, Reloaded: metrics.Reload("limits").Done}
 	if len(l.redis) > 0 {
 		if deps.Redis, err = admission.ParseRedis(l.redis); err != nil {
 			return err

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -22,6 +23,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/logging"
 	"github.com/sluice-serve/sluice/gateway/stats"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/configfile"
 	"github.com/sluice-serve/sluice/xds"
 	"github.com/sluice-serve/sluice/xds/bootstrap"
 	"github.com/sluice-serve/sluice/xds/fleet"
@@ -116,9 +118,9 @@ func (o *options) run(ctx context.Context, stderr io.Writer) error {
 	// Envoys and callers may make a place log for each of their requests.
 	handler := slog.NewTextHandler(stderr, &slog.HandlerOptions{ReplaceAttr: logging.Cut})
 	log := slog.New(logging.Bounded(handler, logging.DefaultSettings().Rate))
-	return o.limits.serve(ctx, log, func(limits []func(grpc.ServiceRegistrar)) error {
-		return o.identity.serve(ctx, log, func(authz []func(grpc.ServiceRegistrar)) error {
-			return o.metrics.serve(ctx, func(m *stats.Registry) error {
+	return o.metrics.serve(ctx, func(m *stats.Registry) error {
+		return o.limits.serve(ctx, log, m, func(limits []func(grpc.ServiceRegistrar)) error {
+			return o.identity.serve(ctx, log, m, func(authz []func(grpc.ServiceRegistrar)) error {
 				return o.plane(ctx, log, m, append(limits, authz...))
 			})
 		})
@@ -144,9 +146,16 @@ func (o *options) plane(ctx context.Context, log *slog.Logger, metrics *stats.Re
 	}
 	deps := plane.Deps{Log: log, Listeners: listeners, Register: register, Reloaded: metrics.Reload("topology").Done}
 	if o.tls.Cert != "" {
-		if deps.TLS, err = o.tls.Config("h2"); err != nil {
+		certificates, err := o.certificates(log, metrics)
+		if err != nil {
 			return err
 		}
+		deps.TLS = certificates.Config()
+		var watching sync.WaitGroup
+		defer watching.Wait()
+		running, stop := context.WithCancel(ctx)
+		defer stop()
+		watching.Go(func() { certificates.Run(running) })
 	}
 	cfg := plane.Config{Fleet: fleet.Config{File: o.config, Interval: o.interval, Timeout: o.timeout},
 		Rollout: xds.DefaultRollout(), State: o.state, Envoys: o.envoys, SequenceScope: scope}
@@ -163,6 +172,26 @@ func (o *options) plane(ctx context.Context, log *slog.Logger, metrics *stats.Re
 	}
 	return p.Run(ctx)
 }
+
+// certificates reads those that Envoys are shown. Later readings are logged, and counted.
+func (o *options) certificates(log *slog.Logger, metrics *stats.Registry) (*listen.Certificates, error) {
+	reload := metrics.Reload("xds certificates")
+	c, err := o.tls.Open(func(err error) {
+		reload.Done(err)
+		if err != nil {
+			log.Error("the old certificates stay in use", "error", err)
+			return
+		}
+		log.Info("certificates were read again")
+	}, "h2")
+	if err == nil {
+		reload.Done(nil)
+	}
+	return c, err
+}
+
+// maxTopology bounds the bytes of a topology that is checked, as of one that is run.
+const maxTopology = 8 << 20
 
 // portOf is a TCP address's port; 0: it has none.
 func portOf(at net.Addr) int {
@@ -197,7 +226,7 @@ func check(args []string, stdout io.Writer) error {
 	if len(args) != 1 {
 		return errors.New("sluice xds check takes one file")
 	}
-	data, err := os.ReadFile(args[0])
+	data, err := configfile.Read(args[0], maxTopology)
 	if err != nil {
 		return err
 	}
