@@ -23,6 +23,7 @@ type source struct {
 	look  look                  // at dir, before anything was read
 	cfg   *configpb.ModelConfig // completed without the model file
 	owned bool                  // by a lease: nothing can be kept for the next load
+	said  bool                  // the config file had fields
 	call  bool                  // a load call brought the config or the files
 
 	renamed bool // as Folder.Renamed
@@ -49,6 +50,7 @@ type change struct {
 	keep    map[int64]bool   // of the plan's versions: they go on as they are
 	poll    bool             // somebody may be writing to the folder
 	pending *pendingLoad     // what later calls end
+	said    bool             // the config file has fields
 	started time.Time
 }
 
@@ -165,6 +167,9 @@ func (c *change) prepare(ctx context.Context) error {
 	}
 	f := c.folder
 	f.Config = cfg
+	if err := c.emptied(f); err != nil {
+		return err
+	}
 	if files := c.call.written; files != nil {
 		c.lease.files, c.lease.dir = files, files.take()
 		if files.err != nil {
@@ -177,6 +182,17 @@ func (c *change) prepare(ctx context.Context) error {
 	}
 	c.plan, err = c.open(ctx, f)
 	return err
+}
+
+// emptied refuses a config file that had fields when it was read last and has none now, as one has that was truncated
+// and not written again. A config that is to be completed from the model's files is removed, not emptied.
+func (c *change) emptied(f Folder) error {
+	cfg, src, err := f.writtenConfig(true)
+	c.said = err == nil && proto.Size(cfg) > 0
+	if err == nil && src != nil && !c.said && c.poll && c.prev != nil && c.prev.said {
+		return infer.Errorf(infer.InvalidArg, "%s says nothing, and had a configuration before; remove it if it is to be completed", f.configFile())
+	}
+	return nil // what else is wrong is told when it is opened
 }
 
 // agents runs the config's agents and gives the folder to read.
@@ -375,7 +391,8 @@ func (c *change) note(e *entry, give bool) {
 
 // swap makes the view of the new versions possible: r.mu is held.
 func (c *change) swap(e *entry) {
-	e.source = &source{dir: c.folder.Dir, look: c.tried, cfg: c.plan.Config, owned: c.lease.run != nil || c.lease.dir != "", call: !c.call.empty(), renamed: c.folder.Renamed}
+	e.source = &source{dir: c.folder.Dir, look: c.tried, cfg: c.plan.Config, owned: c.lease.run != nil || c.lease.dir != "", call: !c.call.empty(),
+		renamed: c.folder.Renamed, said: c.said}
 	for n, m := range c.built {
 		if v := e.versions[n]; v != nil && v.state == Ready {
 			c.over = append(c.over, v.model)

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
+	"github.com/sluice-serve/sluice/proto/worker"
 )
 
 // polled polls once and waits for what is loaded.
@@ -150,6 +153,59 @@ func TestPoll(t *testing.T) {
 		t.Error("a model whose folder is gone serves")
 	}
 	eventually(t, "forgotten", func() bool { look(); return !strings.Contains(index(r), "new") })
+}
+
+// TestPollOfAnEmptyConfig: a config that is emptied, as by a disk that was full when it was written, is not taken for one
+// that wants to be completed. Who wants that removes it; one that always was empty is.
+func TestPollOfAnEmptyConfig(t *testing.T) {
+	const config = "backend: \"onnxruntime\"\nmax_batch_size: 4\ndynamic_batching { }\n"
+	tensors := &worker.DescribeResponse{Inputs: []*worker.TensorInfo{info("X", configpb.DataType_TYPE_FP32, -1, 2)},
+		Outputs: []*worker.TensorInfo{info("Y", configpb.DataType_TYPE_FP32, -1, 2)}}
+	w := &fakeWorkers{desc: map[string]*worker.DescribeResponse{"m": tensors, "silent": tensors}}
+	dir := write(t, t.TempDir(), map[string]string{"m/config.pbtxt": config, "m/1/model.onnx": "1", "silent/config.pbtxt": "", "silent/1/model.onnx": "1"})
+	r := New(Config{Paths: []string{dir}, Mode: Poll, PollInterval: time.Nanosecond, StrictReadiness: true}, deps(w))
+	if err := r.LoadAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	watch := newSteady(time.Nanosecond)
+	look := func() {
+		t.Helper()
+		for range 3 {
+			if err := polled(t.Context(), r, watch); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	w.since()
+	for _, text := range []string{"", " \n", "# nothing\n"} {
+		write(t, dir, map[string]string{"m/config.pbtxt": text})
+		look()
+		if got := index(r); w.since() != "" || !strings.Contains(got, "m 1 READY") || !strings.Contains(got, "config.pbtxt says nothing") {
+			t.Errorf("emptied to %q: %s", text, got)
+		}
+	}
+	write(t, dir, map[string]string{"m/config.pbtxt": config})
+	look()
+	if got := index(r); w.since() != "" || !strings.Contains(got, "m 1 READY\n") {
+		t.Errorf("as it was: %s", got)
+	}
+	write(t, dir, map[string]string{"silent/1/model.onnx": "another"})
+	look()
+	if got := w.since(); !strings.HasPrefix(got, "silent/1") {
+		t.Errorf("a model whose config always was empty: loads are %q", got)
+	}
+	if err := os.Remove(filepath.Join(dir, "m/config.pbtxt")); err != nil {
+		t.Fatal(err)
+	}
+	look()
+	if got := w.since(); !strings.HasPrefix(got, "m/1") {
+		t.Errorf("removed: loads are %q", got)
+	}
 }
 
 // A file that changes under a load in poll mode makes it worthless.
