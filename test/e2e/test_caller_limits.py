@@ -205,6 +205,56 @@ def test_reload(limited):
     assert s.stop() == 0
 
 
+def test_files_that_are_cut(limited, tmp_path):
+    """The files of limits and of keys are emptied, written again slowly in place, and removed while calls run: none is refused
+    that was not before, none is let through that was, and the metrics say what is wrong with the files."""
+    rules = ("rules:\n- {name: mine, each: principal, principals: a, requests: {rate: 100000/s, burst: 100000}}\n"
+             "- {name: none, principals: b, requests: {rate: 1/d, burst: 1}}\n")
+    s = limited(rules)
+    keys = tmp_path / "keys"
+    lines = keys.read_text()
+    assert infer(s, "b")[0] == 200
+    over, seen = threading.Event(), {"a": [], "b": [], None: []}
+
+    def call(who):
+        while not over.is_set():
+            seen[who].append(infer(s, who)[0])
+            time.sleep(0.01)
+
+    def slowly(path, text):
+        with open(path, "w") as f:
+            for part in [text[i:i + 8] for i in range(0, len(text), 8)]:
+                f.write(part)
+                f.flush()
+                time.sleep(0.1)
+
+    def good(config, value):
+        return f'sluice_config_last_reload_successful{{config="{config}"}} {value}' in s.metrics_text()
+    callers = [threading.Thread(target=call, args=(who,)) for who in seen]
+    for c in callers:
+        c.start()
+    try:
+        for path, text, config in ((s.limits, rules, "limits"), (keys, lines, "policy")):
+            path.write_text("")
+            harness.wait_for(lambda config=config: good(config, 0), 10, f"the empty file of {config} is told of")
+            slowly(path, text)
+            harness.wait_for(lambda config=config: good(config, 1), 10, f"the file of {config} is whole again")
+            path.unlink()
+            harness.wait_for(lambda config=config: good(config, 0), 10, f"the file of {config} is gone")
+            path.write_text(text)
+            harness.wait_for(lambda config=config: good(config, 1), 10, f"the file of {config} is there again")
+    finally:
+        over.set()
+        for c in callers:
+            c.join()
+    assert {who: set(got) for who, got in seen.items()} == {"a": {200}, "b": {429}, None: {200}}, {who: len(got) for who, got in seen.items()}
+    assert "limits.yaml: the file says nothing; write 'rules: []' if that is meant" in s.log()
+    assert "keys: the file says nothing; write a line 'no keys' if no key is to count" in s.log()
+    s.limits.write_text("rules: []\n")
+    harness.wait_for(lambda: infer(s, "b")[0] == 200, 10, "no limits, in words")
+    assert s.stop() == 0
+
+
 def test_wrong_file(start, tmp_path):
     wrong = tmp_path / "limits.yaml"
     wrong.write_text("rules:\n- {name: a, request: 1/s}\n")

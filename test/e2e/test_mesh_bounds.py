@@ -6,13 +6,14 @@ import json
 import shutil
 import subprocess
 import threading
+import time
 import urllib.request
 
 import grpc
 import pytest
 
 import harness
-from mesh import mesh  # noqa: F401  a fixture
+from mesh import Load, mesh  # noqa: F401  a fixture
 from test_identity import make_key
 from test_mesh import Faulty
 
@@ -128,6 +129,38 @@ def test_token(mesh, tmp_path):  # noqa: F811
     m.file.write_text("gatways: []")
     harness.wait_for(lambda: metrics()['sluice_config_reloads_total{config="topology",result="refused"}'] == "1", 10, "the refusal")
     assert keys["plane"] not in m.log("xds") + m.admin("/config_dump?include_eds")
+
+
+def test_topology_that_is_cut(mesh):  # noqa: F811
+    """The topology is emptied, written again slowly in place, cut amid a line, and removed while calls run: none fails."""
+    m = mesh(gateways=2, xds_flags=["--metrics-port=0"])
+    port = json.loads((m.path / "xds.json").read_text())["metrics"]
+    text = m.file.read_text()
+
+    def good(value):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as r:
+            return f'sluice_config_last_reload_successful{{config="topology"}} {value}' in r.read().decode()
+    with Load(m, "/v2/models/identity_fp32/infer", BODY) as load:
+        load.wait(100)
+        m.file.write_text("")
+        harness.wait_for(lambda: good(0), 10, "the empty topology is told of")
+        with open(m.file, "w") as f:
+            for part in [text[i:i + 16] for i in range(0, len(text), 16)]:
+                f.write(part)
+                f.flush()
+                time.sleep(0.05)
+        harness.wait_for(lambda: good(1), 10, "it is whole again")
+        m.file.write_text(text[:len(text) // 2])
+        harness.wait_for(lambda: good(0), 10, "the half topology is told of")
+        m.file.unlink()
+        m.write()
+        harness.wait_for(lambda: good(1), 10, "it is there again")
+        m.file.unlink()
+        harness.wait_for(lambda: good(0), 10, "it is gone")
+        load.wait(100)
+    assert not load.failed and load.done > 500, (load.done, load.failed[:5])
+    assert f"{m.file} is cut" in m.log("xds")
+    assert "the file says nothing; write 'gateways: []' if that is meant" in m.log("xds")
 
 
 def test_retry_past_the_picker(mesh):  # noqa: F811
