@@ -20,7 +20,7 @@ func (g *Gateway) openAuth() (err error) {
 		return err
 	}
 	g.pipeline.Guard(g.auth)
-	if c := &g.cfg.Auth; c.Identity != "" || c.APIKeys != "" || c.Policy != "" {
+	if g.cfg.Auth.ReadsFiles() {
 		reload := g.stats.Reload("policy")
 		reload.Done(nil) // New has read the files
 		g.auth.Reloaded(reload.Done)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -65,6 +66,12 @@ func New(cfg Config, log *slog.Logger) (*Auth, error) {
 	a.follower = follower
 	a.use(l)
 	return a, nil
+}
+
+// ReadsFiles says that something of c is in files, which are read again.
+func (c *Config) ReadsFiles() bool {
+	inFile := func(r Restriction) bool { return strings.HasPrefix(r.Value, "@") }
+	return c.Identity != "" || c.APIKeys != "" || c.Policy != "" || slices.ContainsFunc(c.HTTP, inFile) || slices.ContainsFunc(c.GRPC, inFile)
 }
 
 // Reloaded makes f see how each later reading of changed files went. It is called before
