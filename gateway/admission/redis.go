@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-serve/sluice/cache/redis"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/configfile"
 )
 
 //go:embed lua/draw.lua
@@ -48,7 +49,9 @@ func ParseRedis(settings map[string]string) (*Redis, error) {
 		if err != nil {
 			return nil, infer.Errorf(infer.InvalidArg, "--limits-redis: password_file: %w", err)
 		}
-		settings["password"] = strings.TrimSpace(string(text))
+		if settings["password"] = strings.TrimSpace(string(text)); settings["password"] == "" {
+			return nil, infer.Errorf(infer.InvalidArg, "--limits-redis: password_file: %s: %w", file, configfile.ErrEmpty)
+		}
 	}
 	delete(settings, "password_file")
 	c, err := redis.ParseConfig(settings)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -377,6 +378,10 @@ func TestNobodyThere(t *testing.T) {
 }
 
 func TestRedisSettings(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		settings map[string]string
 		want     string
@@ -385,6 +390,7 @@ func TestRedisSettings(t *testing.T) {
 		{map[string]string{"host": "h", "port": "1", "hots": "x"}, "there is no setting 'hots'"},
 		{map[string]string{"host": "h", "port": "1", "ttl": "5"}, "there is no setting 'ttl'"},
 		{map[string]string{"host": "h", "port": "1", "password_file": filepath.Join(t.TempDir(), "none")}, "password_file"},
+		{map[string]string{"host": "h", "port": "1", "password_file": empty}, "the file says nothing"},
 	} {
 		if _, err := ParseRedis(c.settings); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v, want %q", c.settings, err, c.want)
