@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -91,9 +92,8 @@ func (b *builder) gatewayCluster(name, protocol string) *clusterv3.Cluster {
 			MaxConnections:     wrapperspb.UInt32(uint32(u.MaxConnections)),
 			MaxPendingRequests: wrapperspb.UInt32(uint32(u.MaxPending)),
 			MaxRequests:        wrapperspb.UInt32(uint32(u.MaxRequests)),
-			RetryBudget: &clusterv3.CircuitBreakers_Thresholds_RetryBudget{
-				BudgetPercent: &typev3.Percent{Value: u.RetryBudget}, MinRetryConcurrency: wrapperspb.UInt32(3)},
-			TrackRemaining: true,
+			MaxRetries:         wrapperspb.UInt32(u.retriesAtOnce()),
+			TrackRemaining:     true,
 		}}},
 		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{
 			// Calls never go to gateways that said they are not ready.
@@ -102,6 +102,15 @@ func (b *builder) gatewayCluster(name, protocol string) *clusterv3.Cluster {
 			UpdateMergeWindow: durationpb.New(100 * time.Millisecond),
 		},
 	}
+}
+
+// retriesAtOnce is the breaker of repetitions in progress. It is a count, and not a share of
+// the calls in progress: when a gateway is killed, all calls that would have gone there are
+// refused a connection at one time, and while they wait to be repeated they are not in
+// progress, so that a share of those is next to nothing just then. Each repetition is of a
+// call that was not begun, and there are Retries of a call at most (see builder.retries).
+func (u *Upstream) retriesAtOnce() uint32 {
+	return uint32(math.Ceil(u.RetryBudget / 100 * float64(u.MaxRequests)))
 }
 
 // outliers leave out a gateway that fails in ways that are its own: connections that

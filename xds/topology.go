@@ -195,7 +195,7 @@ type Upstream struct {
 	// Retries of one call that was certainly not begun; NoRetries: none at all.
 	Retries   int  `yaml:"retries"`
 	NoRetries bool `yaml:"no_retries"`
-	// RetryBudget is the percentage of calls in flight that may be repetitions.
+	// RetryBudget bounds the repetitions in progress of a cluster, in percent of MaxRequests.
 	RetryBudget float64 `yaml:"retry_budget"`
 	// BufferBytes is what Envoy may hold of one call in each direction, and of a body
 	// that may have to be sent again; larger ones flow, but are not repeated.

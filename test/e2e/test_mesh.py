@@ -377,7 +377,7 @@ def test_retries(mesh):
 
     with Faulty(behave) as a, Faulty(behave) as b:
         m = mesh(gateways=0, topology={"gateways": [{"name": "a", "http": a.address}, {"name": "b", "http": b.address}],
-                                       "upstream": {"errors_in_row": 1000, "retries": 2, "retry_budget": 5.0}}, wait=False)
+                                       "upstream": {"errors_in_row": 1000, "retries": 2, "retry_budget": 5.0, "max_requests": 60}}, wait=False)
         m.listening()
         m.settled("http/default", 2)
 
@@ -398,7 +398,7 @@ def test_retries(mesh):
         mood["status"] = 500
         assert attempts({"x-envoy-retry-on": "5xx"}) == 1
 
-        # many at once: those beyond the budget (5 % of what is in flight, at least 3) get the first answer
+        # many at once: those beyond the budget (5 % of max_requests: 3) get the first answer
         mood.update(status=503, reason="not_ready")
         barrier.clear()
         before = a.asked + b.asked

@@ -105,6 +105,38 @@ def test_gateway_killed(mesh, load, report, tmp_path):
         assert r["errors"] <= 2 * IN_FLIGHT, f"{p}: {r['failures']}"
 
 
+def test_gateway_killed_with_many_callers(mesh, report, tmp_path):
+    """kill -9 of one of two gateways, five times, under 48 callers: what it had in flight fails at most. Calls whose
+    connection is refused go to the other gateway, however many they are at one time."""
+    callers, kills = 24, 5  # of each protocol
+    # Health checks are slow, so that Envoy goes on choosing the one that is dead.
+    m = mesh(gateways=2, repositories=[faults.repository(tmp_path / "models")],
+             topology={"upstream": {"ejection": "1s", "health_interval": "1s"}})
+    running = faults.Load(m.http, concurrency=callers)
+    try:
+        more(m, 1000)
+        for _ in range(kills):
+            old = m.gateways[0]
+            old.kill()
+            m.settled("http/default", 1)
+            m.gateways[0] = harness.Server(repositories=m.repositories, flags=m.flags, place=old)
+            m.gateways[0].name = old.name
+            m.settled("http/default", 2, 30)
+            m.settled("grpc/default", 2, 30)
+            more(m, 500)
+        results = running.end()
+    finally:
+        running.kill()
+    report(f"one of two gateways killed {kills} times under {2 * callers} callers", results)
+    stats = {f"{p} {k}": m.stat(f"cluster.{p}/default.{k}") for p in ("http", "grpc")
+             for k in ("upstream_rq_retry", "upstream_rq_retry_success", "upstream_rq_retry_overflow", "upstream_cx_connect_fail")}
+    print(stats)
+    for p, r in results.items():
+        assert r["errors"] <= kills * callers, f"{p}: {r['failures']}"
+        assert not any("connection failure" in text for text in r["failures"]), f"{p}: {r['failures']} {stats}"
+        assert stats[f"{p} upstream_rq_retry_overflow"] == 0, f"{p}: {r['failures']} {stats}"
+
+
 @pytest.mark.parametrize("transport", ["sluice", "library"])
 def test_gateway_drained(mesh, load, report, tmp_path, transport):
     """SIGTERM to one of two: every call is answered, and it ends with status 0."""
