@@ -144,7 +144,7 @@ func (s *itself) Watch(ctx context.Context, report func(fleet.State)) {
 			ready = v
 		case <-tick.C: // models come and go without a word
 		}
-		report(fleet.State{Ready: ready, Models: s.models()})
+		report(fleet.State{Ready: ready, Degraded: !ready && s.control.Degraded(), Models: s.models()})
 	}
 }
 

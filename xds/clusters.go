@@ -164,7 +164,8 @@ func (b *builder) healthCheck() *corev3.HealthCheck {
 		NoTrafficHealthyInterval: every,
 		UnhealthyThreshold:       wrapperspb.UInt32(2), HealthyThreshold: wrapperspb.UInt32(1),
 		HealthChecker: &corev3.HealthCheck_HttpHealthCheck_{HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{
-			Path: "/v2/health/ready", Host: "sluice", CodecClientType: codec}},
+			Path: "/v2/health/ready", Host: "sluice", CodecClientType: codec,
+			RequestHeadersToAdd: []*corev3.HeaderValueOption{b.set(DegradedHeader, "accept")}}},
 	}
 }
 
@@ -218,13 +219,23 @@ func (b *builder) endpoints(name, protocol string, gateways []*Gateway) *endpoin
 			l.Priority = 0
 		}
 	}
+	if !slices.ContainsFunc(out.Endpoints, func(l *endpointv3.LocalityLbEndpoints) bool { return l.Priority > 0 }) {
+		// Else a third of the calls would go to degraded gateways where half of them are.
+		out.Policy = &endpointv3.ClusterLoadAssignment_Policy{OverprovisioningFactor: wrapperspb.UInt32(oneIsEnough)}
+	}
 	return out
 }
+
+// oneIsEnough is an overprovisioning factor, in percent, by which one ready gateway of ten
+// thousand takes all calls.
+const oneIsEnough = 1_000_000
 
 func (b *builder) endpoint(g *Gateway, protocol string) *endpointv3.LbEndpoint {
 	status := corev3.HealthStatus_HEALTHY
 	if g.Draining {
 		status = corev3.HealthStatus_DRAINING
+	} else if !g.Ready && g.Degraded {
+		status = corev3.HealthStatus_DEGRADED
 	} else if !g.Ready {
 		status = corev3.HealthStatus_UNHEALTHY
 	}

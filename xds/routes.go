@@ -64,7 +64,7 @@ func (b *builder) routes() {
 // notCallers are the headers that callers may not set: what answers, and what is
 // repeated how often, which the routes alone decide.
 func notCallers() []string {
-	return []string{TargetHeader, "x-envoy-retry-on", "x-envoy-retry-grpc-on", "x-envoy-max-retries", "x-envoy-retriable-header-names",
+	return []string{TargetHeader, DegradedHeader, "x-envoy-retry-on", "x-envoy-retry-grpc-on", "x-envoy-max-retries", "x-envoy-retriable-header-names",
 		"x-envoy-retriable-status-codes", "x-envoy-hedge-on-per-try-timeout", "x-envoy-upstream-alt-stat-name"}
 }
 

@@ -172,7 +172,8 @@ func TestBuildIsPure(t *testing.T) {
 // TestHealth says what Envoy is told of gateways in each state.
 func TestHealth(t *testing.T) {
 	top := &Topology{Gateways: []Gateway{ready("a", "127.0.0.1:1", ""), {Name: "b", HTTP: "127.0.0.1:2"},
-		{Name: "c", HTTP: "127.0.0.1:3", Ready: true, Draining: true}}}
+		{Name: "c", HTTP: "127.0.0.1:3", Ready: true, Draining: true}, {Name: "d", HTTP: "127.0.0.1:4", Degraded: true},
+		{Name: "e", HTTP: "127.0.0.1:5", Degraded: true, Draining: true}}}
 	r, err := Build(top, "", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +184,7 @@ func TestHealth(t *testing.T) {
 			got = append(got, e.GetEndpoint().Hostname+" "+e.HealthStatus.String())
 		}
 	}
-	if want := []string{"a HEALTHY", "b UNHEALTHY", "c DRAINING"}; !slices.Equal(got, want) {
+	if want := []string{"a HEALTHY", "b UNHEALTHY", "c DRAINING", "d DEGRADED", "e DRAINING"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	if n := len(r.Endpoints["grpc/default"].(*endpointv3.ClusterLoadAssignment).Endpoints); n != 0 {

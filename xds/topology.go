@@ -70,6 +70,9 @@ type Gateway struct {
 
 	// Ready is what its readiness says.
 	Ready bool `yaml:"-"`
+	// Degraded says that it is not ready only while its workers are started again: calls go
+	// there where no gateway is ready, and wait.
+	Degraded bool `yaml:"-"`
 	// Models is its repository index; nil: not known, and every model is taken to be
 	// there.
 	Models []Model `yaml:"-"`
@@ -165,6 +168,9 @@ const (
 	// TargetHeader is set by Envoy alone: the model, or model/version, that answers a
 	// gRPC call or a mirrored one in place of what the message says.
 	TargetHeader = "x-sluice-target"
+	// DegradedHeader asks a gateway's readiness, with "accept", to answer 200 and
+	// x-envoy-degraded while workers are started again: it is not ready, but calls wait there.
+	DegradedHeader = "x-sluice-degraded"
 	// ReasonHeader says why a gateway refused.
 	ReasonHeader = "x-sluice-reason"
 	// PrincipalHeader is who calls, as the authorization service found out, and ProofHeader
@@ -243,7 +249,7 @@ func (u Upstream) filled() Upstream {
 func (g *Gateway) group() string { return orDefault(g.Group, DefaultGroup) }
 
 // live says that calls may be sent there.
-func (g *Gateway) live() bool { return g.Ready && !g.Draining }
+func (g *Gateway) live() bool { return (g.Ready || g.Degraded) && !g.Draining }
 
 // has says that the gateway has the model ready; version "" is any.
 func (g *Gateway) has(model, version string) bool {

@@ -23,6 +23,9 @@ import (
 // Errors are infer's; an unknown model or version is NotFound in its words.
 type Models interface {
 	Ready() bool // all models are, or readiness is not strict
+	// Degraded is Ready, or that models which are not ready will be once their worker has
+	// been started again: requests for them wait.
+	Degraded() bool
 	ModelReady(name, version string) (bool, error)
 	Metadata(name, version string) (*inference.ModelMetadataResponse, error)
 	Config(name, version string) (*modelconfig.ModelConfig, error)
@@ -126,6 +129,12 @@ func (s *Server) Live() bool { return true }
 
 // Ready says that requests are welcome.
 func (s *Server) Ready() bool { return s.state.Load() == serving && s.models.Ready() }
+
+// Degraded says that Ready says no only while workers are started again, so that requests
+// wait instead of failing.
+func (s *Server) Degraded() bool {
+	return s.state.Load() == serving && !s.models.Ready() && s.models.Degraded()
+}
 
 // ModelReady says that a model version can serve; version "" is the newest. What is
 // not there is not ready; a version that is no number is InvalidArg.

@@ -14,14 +14,36 @@ import (
 type models struct {
 	Models
 	ready bool
+	soon  bool // Degraded
 }
 
 func (r *models) Ready() bool                             { return r.ready }
+func (r *models) Degraded() bool                          { return r.soon }
 func (r *models) ModelReady(string, string) (bool, error) { return r.ready, nil }
 
 func server() (*Server, *models) {
 	r := &models{ready: true}
 	return New("triton", "1", Deps{Models: r, Log: logging.New(&bytes.Buffer{}, logging.DefaultSettings())}), r
+}
+
+// A server is degraded only while it serves, and while it is not ready.
+func TestDegraded(t *testing.T) {
+	s, r := server()
+	for _, c := range []struct {
+		name        string
+		change      func()
+		ready, want bool
+	}{
+		{"starting", func() { r.ready, r.soon = false, true }, false, false},
+		{"serving", s.Serving, false, true},
+		{"ready", func() { r.ready = true }, true, false},
+		{"lost for longer", func() { r.ready, r.soon = false, false }, false, false},
+		{"stopping", func() { r.soon = true; s.Stopping() }, false, false},
+	} {
+		if c.change(); s.Ready() != c.ready || s.Degraded() != c.want {
+			t.Errorf("%s: ready %v, degraded %v, want %v, %v", c.name, s.Ready(), s.Degraded(), c.ready, c.want)
+		}
+	}
 }
 
 func TestReadiness(t *testing.T) {

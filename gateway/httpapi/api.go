@@ -45,6 +45,8 @@ type Pipeline interface {
 type Control interface {
 	Live() bool
 	Ready() bool
+	// Degraded says that Ready says no only while workers are started again.
+	Degraded() bool
 	ModelReady(name, version string) (bool, error)
 	ServerMetadata() *inference.ServerMetadataResponse
 	ModelMetadata(name, version string) (*inference.ModelMetadataResponse, error)

@@ -46,7 +46,7 @@ func (a *API) answer(ctx context.Context, call *Call, rt route, reply *Reply) er
 	case routeLive:
 		return health(reply, a.control.Live(), nil, "")
 	case routeReady:
-		return health(reply, a.control.Ready(), nil, "")
+		return a.readiness(call, reply)
 	case routeModelReady:
 		ready, err := a.control.ModelReady(rt.model, rt.version)
 		return health(reply, ready, err, "Model version not ready")
@@ -80,6 +80,25 @@ func (a *API) answer(ctx context.Context, call *Call, rt route, reply *Reply) er
 }
 
 // health is an empty 200, or 400 with the text there is.
+// DegradedHeader is what a health check of a mesh sends with "accept" to be answered 200
+// while workers are started again, with X-Envoy-Degraded: a proxy that has no better
+// gateway sends calls here then, which wait. Without it readiness is ready or not.
+const DegradedHeader = "X-Sluice-Degraded"
+
+// envoyDegraded is the field by which Envoy's health checks know a degraded host.
+// Source: Envoy's documentation of degraded endpoints.
+const envoyDegraded = "X-Envoy-Degraded"
+
+func (a *API) readiness(call *Call, r *Reply) error {
+	ready := a.control.Ready()
+	if !ready && call.Header.Get(DegradedHeader) == "accept" && a.control.Degraded() {
+		r.empty(200)
+		r.Set(envoyDegraded, "true")
+		return nil
+	}
+	return health(r, ready, nil, "")
+}
+
 func health(r *Reply, ok bool, err error, text string) error {
 	switch {
 	case ok && err == nil:

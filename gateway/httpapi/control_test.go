@@ -177,6 +177,24 @@ func TestHealth(t *testing.T) {
 	}
 }
 
+// A server whose workers are started again is not ready, and degraded for who asks so.
+func TestReadinessOfTheDegraded(t *testing.T) {
+	a := newFakeAPI(&fake{degraded: true}, APIConfig{})
+	for _, c := range []struct {
+		accept, degraded string
+		status           int
+	}{{"", "", 400}, {"accept", "true", 200}, {"else", "", 400}} {
+		got := ask(t.Context(), a, "GET", "/v2/health/ready", "", map[string]string{"X-Sluice-Degraded": c.accept})
+		if got.status != c.status || got.fields["X-Envoy-Degraded"] != c.degraded || got.body != "" {
+			t.Errorf("%q: got %+v, want %d and %q", c.accept, got, c.status, c.degraded)
+		}
+	}
+	a = newFakeAPI(&fake{down: true}, APIConfig{})
+	if got := ask(t.Context(), a, "GET", "/v2/health/ready", "", map[string]string{"X-Sluice-Degraded": "accept"}); got.status != 400 {
+		t.Errorf("not ready for another reason: got %+v", got)
+	}
+}
+
 // A null changes nothing, as in the original.
 func TestLogSettingsOfNull(t *testing.T) {
 	f := &fake{}

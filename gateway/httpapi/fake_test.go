@@ -31,6 +31,8 @@ type fake struct {
 	stats   *inference.ModelStatisticsResponse
 	meta    *inference.ModelMetadataResponse
 	down    bool
+	// degraded: workers are started again
+	degraded bool
 
 	mu       sync.Mutex
 	settings *inference.LogSettingsRequest
@@ -164,8 +166,9 @@ func paramsAnswer(req *infer.Request) *infer.Response {
 		Outputs: []infer.Tensor{{Name: "OUTPUT0", Datatype: infer.Bytes, Shape: []int64{1}, Data: data}}}
 }
 
-func (f *fake) Live() bool  { return !f.down }
-func (f *fake) Ready() bool { return !f.down }
+func (f *fake) Live() bool     { return !f.down }
+func (f *fake) Ready() bool    { return !f.down && !f.degraded }
+func (f *fake) Degraded() bool { return f.degraded }
 
 func (f *fake) ModelReady(name, _ string) (bool, error) { return name == "two", f.unknown(name) }
 

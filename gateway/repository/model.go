@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/infer"
@@ -58,7 +59,8 @@ type Model struct {
 	up      []bool    // mu; instances in service
 	rewarm  *rewarmer // mu; nil: instances that come back serve at once
 	ready   atomic.Int32
-	changed func() // called without mu
+	lost    atomic.Int64 // infer.Now when the last instance went out of service; 0: never
+	changed func()       // called without mu
 }
 
 const retired = -1 << 40
@@ -173,6 +175,7 @@ func (m *Model) setLocked(i int, up bool) {
 	if up {
 		m.ready.Add(1)
 	} else {
+		m.lost.Store(infer.Now()) // who finds no instance finds since when
 		m.ready.Add(-1)
 	}
 	if m.scheduler != nil {
@@ -207,6 +210,17 @@ func (m *Model) setScheduler(s schedule.Scheduler) {
 // Ready says that at least one instance is in service, and that nothing keeps requests
 // from it.
 func (m *Model) Ready() bool { return m.ready.Load() > 0 && m.fault() == nil }
+
+// restartTime is how long requests of a model without an instance are worth waiting for: a
+// worker that crashed is started again and loads its models in that time, as a rule.
+const restartTime = 30 * time.Second
+
+// awaited says that the model is ready, or that its instances were lost a moment ago and
+// come back with their worker, for which its requests wait.
+func (m *Model) awaited() bool {
+	lost := m.lost.Load()
+	return m.fault() == nil && (m.ready.Load() > 0 || lost != 0 && infer.Now()-lost < int64(restartTime))
+}
 
 // fault says why the version's scheduler can't serve; nil: it can. It takes no lock.
 func (m *Model) fault() error {

@@ -14,7 +14,15 @@ import (
 // those that were unloaded on purpose.
 // Source: InferenceServer::IsReady of the original; that models which could not even be
 // read count, too, is ours.
-func (r *Repository) Ready() bool {
+func (r *Repository) Ready() bool { return r.every((*Model).Ready) }
+
+// Degraded says that requests are worth sending here, although Ready may say no: every
+// model is ready, or lost its last instance less than restartTime ago, so that its requests
+// wait for the worker that is started again.
+func (r *Repository) Degraded() bool { return r.every((*Model).awaited) }
+
+// every says whether ok is true of all models that have to be in service.
+func (r *Repository) every(ok func(*Model) bool) bool {
 	if !r.cfg.StrictReadiness {
 		return true
 	}
@@ -29,7 +37,7 @@ func (r *Repository) Ready() bool {
 		}
 		for _, v := range e.versions {
 			out := v.state == Unloading || v.state == Unavailable && v.reason == reasonUnloaded
-			if !out && (v.state != Ready || !r.serves(k.namespace, v.model, 0)) {
+			if !out && (v.state != Ready || !r.serves(k.namespace, v.model, 0, ok)) {
 				return false
 			}
 		}
@@ -47,21 +55,20 @@ func (r *Repository) ModelReady(name, version string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return r.serves(m.namespace, m, 0), nil
+	return r.serves(m.namespace, m, 0, (*Model).Ready), nil
 }
 
 // deepestStep bounds ensembles of ensembles.
 const deepestStep = 32
 
-// serves says that a version has an instance in service, or all models that an ensemble
-// needs have.
-func (r *Repository) serves(own string, m *Model, depth int) bool {
-	if !m.Ready() || depth > deepestStep {
+// serves says that ok is true of a version, and of all models that an ensemble needs.
+func (r *Repository) serves(own string, m *Model, depth int, ok func(*Model) bool) bool {
+	if !ok(m) || depth > deepestStep {
 		return false
 	}
 	for _, n := range m.needs {
 		step := r.view.Load().step(own, n)
-		if step == nil || !r.serves(step.namespace, step, depth+1) {
+		if step == nil || !r.serves(step.namespace, step, depth+1, ok) {
 			return false
 		}
 	}

@@ -293,6 +293,27 @@ def test_worker_killed(mesh, load, report, tmp_path):
     none_failed(results, 2000)
 
 
+@pytest.mark.parametrize("gateways,picker", [(1, False), (2, False), (2, True)])
+def test_all_workers_killed(mesh, load, report, tmp_path, gateways, picker):
+    """kill -9 of the workers of all gateways at one time, three times: no gateway is ready meanwhile, but calls wait there, as
+    they do when the gateway is asked directly. None fails."""
+    topology = {"services": {"picker": {}}} if picker else None
+    m = mesh(gateways=gateways, repositories=[faults.repository(tmp_path / "models")], topology=topology)
+    running = load(m.http)
+    more(m, 1000)
+    for _ in range(3):
+        old = [g.workers()[0] for g in m.gateways]
+        for worker in old:
+            os.kill(worker, signal.SIGKILL)
+        for g, worker in zip(m.gateways, old):
+            harness.wait_for(lambda: set(g.workers()) - {worker} and g.status("/v2/health/ready") == 200, 15, "a worker again")
+        more(m, 200)
+    more(m, 1000)
+    results = running.end()
+    report(f"the workers of all {gateways} gateways killed three times{', with a picker' * picker}", results)
+    none_failed(results, 2000)
+
+
 class SecureLoad:
     """Callers over TLS in a closed loop: one that keeps its connection, and one that makes a new one for each call."""
 

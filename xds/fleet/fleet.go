@@ -21,8 +21,9 @@ import (
 
 // State is how a gateway was found.
 type State struct {
-	Ready  bool
-	Models []xds.Model // nil: not known
+	Ready    bool
+	Degraded bool        // not ready only while workers are started again
+	Models   []xds.Model // nil: not known
 	// Silent says that nothing came back in time: the gateway may be well, and the way to
 	// it broken.
 	Silent bool
@@ -30,7 +31,8 @@ type State struct {
 
 // equal says that both say the same.
 func (s *State) equal(o *State) bool {
-	return s.Ready == o.Ready && s.Silent == o.Silent && (s.Models == nil) == (o.Models == nil) && slices.Equal(s.Models, o.Models)
+	return s.Ready == o.Ready && s.Degraded == o.Degraded && s.Silent == o.Silent &&
+		(s.Models == nil) == (o.Models == nil) && slices.Equal(s.Models, o.Models)
 }
 
 // Source tells of one gateway.
@@ -194,7 +196,8 @@ func (f *Fleet) own(name string) bool { return f.deps.Sources[name] != nil }
 func same(a, b *xds.Topology) bool {
 	return slices.EqualFunc(a.Gateways, b.Gateways, func(a, b xds.Gateway) bool {
 		return a.Name == b.Name && a.HTTP == b.HTTP && a.GRPC == b.GRPC && a.Group == b.Group && a.Zone == b.Zone && a.Weight == b.Weight &&
-			a.Draining == b.Draining && a.Ready == b.Ready && (a.Models == nil) == (b.Models == nil) && slices.Equal(a.Models, b.Models)
+			a.Draining == b.Draining && a.Ready == b.Ready && a.Degraded == b.Degraded &&
+			(a.Models == nil) == (b.Models == nil) && slices.Equal(a.Models, b.Models)
 	})
 }
 
@@ -262,8 +265,9 @@ func (f *Fleet) report(ctx context.Context, name, key string, s State) {
 	if known && old.equal(&s) {
 		return
 	}
-	if !known || old.Ready != s.Ready {
-		f.deps.Log.Info("control plane: gateway", "name", name, "ready", s.Ready, "models", len(s.Models))
+	if !known || old.Ready != s.Ready || old.Degraded != s.Degraded {
+		f.deps.Log.Info("control plane: gateway", "name", name, "ready", s.Ready,
+			"degraded", s.Degraded, "models", len(s.Models))
 	}
 	f.nudge()
 }
@@ -287,7 +291,7 @@ func (f *Fleet) fill(t, told *xds.Topology) (asked bool) {
 		g := &t.Gateways[i]
 		s, known := f.states[f.key(g)]
 		asked, silent = asked && known, silent && s.Silent
-		g.Ready, g.Models = s.Ready, s.Models
+		g.Ready, g.Degraded, g.Models = s.Ready, s.Degraded, s.Models
 	}
 	if !silent {
 		return asked
@@ -298,7 +302,8 @@ func (f *Fleet) fill(t, told *xds.Topology) (asked bool) {
 	}
 	for i := range t.Gateways {
 		if g := &t.Gateways[i]; last[f.key(g)] != nil {
-			g.Ready, g.Models = last[f.key(g)].Ready, last[f.key(g)].Models
+			l := last[f.key(g)]
+			g.Ready, g.Degraded, g.Models = l.Ready, l.Degraded, l.Models
 		}
 	}
 	return asked

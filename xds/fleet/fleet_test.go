@@ -33,7 +33,8 @@ type gateway struct {
 
 	mu     sync.Mutex
 	ready  bool
-	index  int // status of the repository index
+	soon   bool // not ready only while workers are started again
+	index  int  // status of the repository index
 	models []xds.Model
 	asked  chan<- struct{} // if set, told of each call
 	token  string          // that callers must show; "": none
@@ -71,7 +72,10 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case r.URL.Path == "/v2/health/ready":
-		if !g.ready {
+		switch degraded := g.soon && r.Header.Get("X-Sluice-Degraded") == "accept"; {
+		case degraded:
+			w.Header().Set("X-Envoy-Degraded", "true")
+		case !g.ready:
 			w.WriteHeader(http.StatusBadRequest)
 		}
 	case r.URL.Path == "/v2/repository/index" && r.Method == http.MethodPost:
@@ -151,7 +155,11 @@ func (s *sink) gatewaysLocked() (out []string) {
 		if g.Models == nil {
 			known = "?"
 		}
-		out = append(out, fmt.Sprintf("%s %v %s%s", g.Name, g.Ready, strings.Join(models, ","), known))
+		ready := fmt.Sprint(g.Ready)
+		if g.Degraded {
+			ready += " degraded"
+		}
+		out = append(out, fmt.Sprintf("%s %s %s%s", g.Name, ready, strings.Join(models, ","), known))
 	}
 	return out
 }
@@ -203,6 +211,10 @@ func TestStates(t *testing.T) {
 	g.set(func(g *gateway) { g.models[1].Ready = true })
 	s.wants(t, "a true m/2,speech/1*")
 	g.set(func(g *gateway) { g.ready = false })
+	s.wants(t, "a false m/2,speech/1*")
+	g.set(func(g *gateway) { g.soon = true })
+	s.wants(t, "a false degraded m/2,speech/1*")
+	g.set(func(g *gateway) { g.soon = false })
 	s.wants(t, "a false m/2,speech/1*")
 	g.set(func(g *gateway) { g.ready, g.index = true, http.StatusForbidden })
 	s.wants(t, "a true ?")

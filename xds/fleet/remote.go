@@ -152,8 +152,7 @@ func (r *remote) look(ctx context.Context, services healthpb.HealthClient) State
 func (r *remote) ask(ctx context.Context) State {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	status, _, err := r.call(ctx, http.MethodGet, "/v2/health/ready", nil)
-	s := State{Ready: err == nil && status == http.StatusOK, Silent: silent(err)}
+	s, err := r.readiness(ctx)
 	if err != nil {
 		return s
 	}
@@ -161,6 +160,17 @@ func (r *remote) ask(ctx context.Context) State {
 		s.Models = models
 	}
 	return s
+}
+
+// readiness asks as Envoy's health checks do.
+func (r *remote) readiness(ctx context.Context) (State, error) {
+	res, _, err := r.exchange(ctx, http.MethodGet, "/v2/health/ready", nil, http.Header{xds.DegradedHeader: {"accept"}})
+	s := State{Silent: silent(err)}
+	if err == nil && res.StatusCode == http.StatusOK {
+		s.Degraded = res.Header.Get("x-envoy-degraded") != ""
+		s.Ready = !s.Degraded
+	}
+	return s, err
 }
 
 // silent says of an error that nothing came back, not even that nobody is there.
@@ -239,18 +249,31 @@ func (r *remote) sequences(ctx context.Context, model string) (bool, error) {
 }
 
 func (r *remote) call(ctx context.Context, method, path string, body []byte) (status int, answer []byte, err error) {
+	res, answer, err := r.exchange(ctx, method, path, body, http.Header{})
+	if res == nil {
+		return 0, nil, err
+	}
+	return res.StatusCode, answer, err
+}
+
+// exchange is one call; the response's body is read and closed. Where there is none, it is nil.
+func (r *remote) exchange(ctx context.Context, method, path string, body []byte, header http.Header,
+) (res *http.Response, answer []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, r.base+path, bytes.NewReader(body))
 	if err != nil {
-		return 0, nil, err
+		return nil, nil, err
+	}
+	for name, values := range header {
+		req.Header[http.CanonicalHeaderKey(name)] = values
 	}
 	if r.token != "" {
 		req.Header.Set("Authorization", "Bearer "+r.token)
 	}
-	res, err := r.client.Do(req)
+	res, err = r.client.Do(req)
 	if err != nil {
-		return 0, nil, err
+		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, res.Body.Close()) }()
 	answer, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	return res.StatusCode, answer, err
+	return res, answer, err
 }
