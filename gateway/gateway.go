@@ -77,7 +77,8 @@ type Gateway struct {
 
 	xdsPort int
 
-	loops []*loop.Loop // none: connections and workers have goroutines of their own
+	files *listen.Descriptors // keeps some back from the connections of all front ends
+	loops []*loop.Loop        // none: connections and workers have goroutines of their own
 }
 
 // New starts the workers, joins all parts and opens the listeners, so that a port

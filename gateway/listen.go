@@ -29,6 +29,7 @@ func (l *Listen) config() listen.Config {
 
 // listen opens the listeners of all protocols that are on.
 func (g *Gateway) listen(ctx context.Context) (err error) {
+	g.files = listen.NewDescriptors(g.logger)
 	if g.cfg.HTTP.Allow {
 		if g.http, err = g.newHTTP(ctx); err != nil {
 			return err
@@ -40,7 +41,9 @@ func (g *Gateway) listen(ctx context.Context) (err error) {
 		}
 	}
 	if m := &g.cfg.Metrics; m.Allow {
-		if g.metrics, err = listen.Open(ctx, m.config()); err != nil {
+		sockets := m.config()
+		sockets.Descriptors = g.files
+		if g.metrics, err = listen.Open(ctx, sockets); err != nil {
 			return fmt.Errorf("metrics: %w", err)
 		}
 	}
@@ -63,7 +66,7 @@ func (g *Gateway) newHTTP(ctx context.Context) (*httpapi.Server, error) {
 		return nil, err
 	}
 	sockets := c.config()
-	sockets.Count = &g.observer.connections.http
+	sockets.Count, sockets.Descriptors = &g.observer.connections.http, g.files
 	secure, err := g.secure("http", c.TLS, "h2", "http/1.1")
 	if err != nil {
 		return nil, err
@@ -77,7 +80,7 @@ func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
 	c := &g.cfg.GRPC
 	conf := grpcapi.DefaultConfig()
 	conf.Config = c.config()
-	conf.Count, conf.Loops = &g.observer.connections.grpc, g.loops
+	conf.Count, conf.Loops, conf.Descriptors = &g.observer.connections.grpc, g.loops, g.files
 	conf.Forward, conf.StandardCodec = c.Forward, c.StandardCodec
 	secure, err := g.secure("grpc", c.TLS, "h2")
 	if err != nil {

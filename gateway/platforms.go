@@ -134,6 +134,7 @@ func (g *Gateway) openPlatform(ctx context.Context, p platformSpec) error {
 		return err
 	}
 	sockets := p.at.config()
+	sockets.Descriptors = g.files
 	sockets.Count = &g.observer.connections.http
 	s := httpapi.NewServer(httpapi.Config{Config: sockets, Secure: secure, Transport: httpapi.Transport(g.cfg.HTTP.Transport), Loops: g.loops}, api, g.logger)
 	if err := s.Listen(ctx); err != nil {

@@ -65,7 +65,9 @@ func (g *Gateway) openXDS(ctx context.Context) error {
 	if !c.Allow {
 		return nil
 	}
-	listeners, err := listen.Open(ctx, c.config())
+	sockets := c.config()
+	sockets.Descriptors = g.files
+	listeners, err := listen.Open(ctx, sockets)
 	if err != nil {
 		return fmt.Errorf("xds: %w", err)
 	}

@@ -10,7 +10,7 @@ import (
 // newOwn is the transport of our own.
 func newOwn(cfg *Config, service *Service, t *tls.Config) (*h2.Server, error) {
 	c := h2.DefaultConfig()
-	c.TLS, c.Loops = t, cfg.Loops
+	c.TLS, c.Loops, c.Descriptors = t, cfg.Loops, cfg.Descriptors
 	c.MaxStreams, c.MaxMessage = cfg.MaxStreams, cfg.MaxMessage
 	c.StreamWindow, c.ConnectionWindow = int(cfg.StreamWindow), int(cfg.ConnectionWindow)
 	c.KeepaliveTime, c.KeepaliveTimeout = cfg.KeepaliveTime, cfg.KeepaliveTimeout

@@ -62,10 +62,11 @@ type conn struct {
 	moved atomic.Int64  // bytes in it
 	holds atomic.Int64  // bytes of memory under an answer that is written piece by piece
 
-	// tick's own: the state that it saw last, and when it saw it first.
-	seen   uint64
-	seenAt int64
-	paced  paced
+	// tick's to change: the state that it saw last, and when it saw it first.
+	seen   atomic.Uint64
+	seenAt atomic.Int64
+	// tick's own.
+	paced paced
 
 	mu       sync.Mutex
 	news     sync.Cond         // of stage and pending, where waiting

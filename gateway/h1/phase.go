@@ -75,15 +75,16 @@ const trimAfter = 2 * time.Second
 // two seconds more than its time.
 func (c *conn) check(now int64) {
 	state, moved := c.state.Load(), c.moved.Load()
-	if state != c.seen {
-		c.seen, c.seenAt = state, now
+	if state != c.seen.Load() {
+		c.seenAt.Store(now)
+		c.seen.Store(state)
 		return
 	}
 	if c.state.Load() != state {
 		return // moved may be the next phase's
 	}
 	cfg := &c.s.cfg
-	took, slow := time.Duration(now-c.seenAt), cfg.BodyTimeout+time.Duration(moved/cfg.MinRate)*time.Second
+	took, slow := time.Duration(now-c.seenAt.Load()), cfg.BodyTimeout+time.Duration(moved/cfg.MinRate)*time.Second
 	switch phaseOf(state) {
 	case idle:
 		switch {

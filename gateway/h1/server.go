@@ -29,6 +29,8 @@ type Config struct {
 	// Scarce says that memory of requests or answers runs out: then a client that takes
 	// nothing of its answer is cut off soon. It must not block. nil: it never does.
 	Scarce func() bool
+	// Descriptors may close connections that rest for new ones; nil: never.
+	Descriptors *listen.Descriptors
 }
 
 // Handler answers requests.
@@ -157,6 +159,7 @@ type Server struct {
 // New makes a server; nothing runs before Serve.
 func New(cfg Config, handler Handler, log *slog.Logger) *Server {
 	s := &Server{cfg: cfg, handler: handler, log: log, few: atFew(runtime.GOMAXPROCS(0), len(cfg.Loops) > 0), loops: cfg.Loops, ticks: make(chan struct{}), turnTime: turnTime, patience: listen.Patience, conns: listen.NewAccepted[*conn](log)}
+	cfg.Descriptors.Add(s.resting)
 	if l, ok := handler.(Lighter); ok {
 		s.light = l.Light
 	}

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/encoding"
 
+	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/loop"
 	"github.com/sluice-serve/sluice/infer"
 )
@@ -29,6 +30,9 @@ type Config struct {
 	// Loops read connections of small calls that are not encrypted; none: each connection has
 	// a goroutine.
 	Loops []*loop.Loop
+
+	// Descriptors may close connections that rest for new ones; nil: never.
+	Descriptors *listen.Descriptors
 
 	HandshakeTimeout time.Duration // for TLS and the client's preface
 	WriteTimeout     time.Duration // a peer that takes no byte for so long is cut off

@@ -119,6 +119,7 @@ func newConn(s *Server, nc net.Conn) *conn {
 		recvLeft: int64(s.cfg.ConnectionWindow), receiving: newTable(inReceiving), streams: newTable(inStreams), sendLeft: initialWindow, peerInit: initialWindow,
 		peerFrame: minMaxFrame, lastOK: maxStreamID, guard: newGuard(&s.cfg)}
 	c.room.L = &c.mu
+	c.heard.Store(infer.Now())
 	c.gather = &c.burst
 	c.caller.at, c.caller.unix, c.caller.peer = listen.Remote(c.remote)
 	if s.cfg.TLS == nil {

@@ -49,10 +49,12 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Memory == nil || deps.Codec == nil || deps.Log == nil {
 		return nil, infer.Errorf(infer.Internal, "h2: a server needs memory, a codec and a log")
 	}
-	return &Server{cfg: cfg, deps: deps, compressed: &CountedPool{Budget: deps.Responses}, methods: map[string]*method{},
+	s := &Server{cfg: cfg, deps: deps, compressed: &CountedPool{Budget: deps.Responses}, methods: map[string]*method{},
 		services: map[string]grpc.ServiceInfo{}, known: map[string]struct{}{},
 		conns: listen.NewAccepted[*conn](deps.Log), settled: settledAfter, turnTime: turnTime,
-		relief: relief{patience: listen.Patience, every: lookPeriod, ended: make(chan struct{})}}, nil
+		relief: relief{patience: listen.Patience, every: lookPeriod, ended: make(chan struct{})}}
+	cfg.Descriptors.Add(s.resting)
+	return s, nil
 }
 
 // Handle makes a Method answer the calls of a path, "/package.Service/Method", in place

@@ -122,7 +122,8 @@ func NewServer(c Config, api *API, log *slog.Logger) *Server {
 	}}
 	if c.Transport == TransportOwn {
 		s.own = h1.New(h1.Config{MaxHeaderBytes: c.MaxHeaderBytes, ReadHeaderTimeout: c.ReadHeaderTimeout, IdleTimeout: c.IdleTimeout,
-			BodyTimeout: c.BodyTimeout, MinRate: c.MinRate, Loops: c.Loops, Scarce: s.scarce}, &plain{api: api}, log)
+			BodyTimeout: c.BodyTimeout, MinRate: c.MinRate, Loops: c.Loops, Scarce: s.scarce,
+			Descriptors: c.Descriptors}, &plain{api: api}, log)
 	}
 	return s
 }

@@ -36,6 +36,8 @@ func (a *Accepted[C]) Serve(l net.Listener, open func(net.Conn) C, serve func(C)
 	if !a.enlist(l) {
 		return nil
 	}
+	var told time.Time // when the log was, once a second at most
+	failed := 0        // since
 	for {
 		nc, err := l.Accept()
 		if err == nil {
@@ -48,7 +50,11 @@ func (a *Accepted[C]) Serve(l net.Listener, open func(net.Conn) C, serve func(C)
 			return nil
 		case errors.As(err, &transient) && transient.Temporary():
 			// out of descriptors, as a rule: others will be given back
-			a.log.Warn("accept failed", "address", l.Addr().String(), "error", err)
+			failed++
+			if now := time.Now(); now.Sub(told) >= time.Second {
+				a.log.Warn("accept failed", "address", l.Addr().String(), "error", err, "times", failed)
+				told, failed = now, 0
+			}
 			pause := time.NewTimer(acceptPause)
 			<-pause.C
 		default:

@@ -1,9 +1,14 @@
 package listen
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-serve/sluice/infer"
 )
 
 // Count counts connections. The zero value is ready.
@@ -17,12 +22,13 @@ type limited struct {
 	net.Listener
 	slots chan struct{} // nil: no bound
 	count *Count
+	files *Descriptors // nil: none are kept back
 	done  chan struct{}
 	once  sync.Once
 }
 
 // limit bounds l to n connections; 0: no bound. count may be nil.
-func limit(l net.Listener, n int, count *Count) net.Listener {
+func limit(l net.Listener, n int, count *Count) *limited {
 	if count == nil {
 		count = &Count{}
 	}
@@ -42,7 +48,7 @@ func (l *limited) Accept() (net.Conn, error) {
 			return nil, net.ErrClosed
 		}
 	}
-	c, err := l.Listener.Accept()
+	c, err := l.accept()
 	if err != nil {
 		l.free()
 		return nil, err
@@ -50,6 +56,22 @@ func (l *limited) Accept() (net.Conn, error) {
 	l.count.Open.Add(1)
 	l.count.Accepted.Add(1)
 	return &counted{Conn: c, l: l, remote: remoteOf(c)}, nil
+}
+
+// accept waits for a connection that there is a descriptor for.
+func (l *limited) accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			if l.files != nil && (errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)) {
+				l.files.makeRoom(infer.Now())
+			}
+			return nil, err
+		}
+		if c, ok := l.files.admit(c, l.done); ok {
+			return c, nil
+		}
+	}
 }
 
 // Close ends Accept too where it waits for a slot.

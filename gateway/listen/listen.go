@@ -31,6 +31,8 @@ type Config struct {
 	MaxConnections int
 	// Count, if set, counts the connections of all listeners.
 	Count *Count
+	// Descriptors, if set, keeps some back from the connections.
+	Descriptors *Descriptors
 }
 
 // Open opens the listeners, TCP first. On an error none stays open.
@@ -38,7 +40,9 @@ func Open(ctx context.Context, c Config) ([]net.Listener, error) {
 	var open []net.Listener
 	add := func(l net.Listener, err error) error {
 		if err == nil {
-			open = append(open, limit(l, c.most(l), c.Count))
+			limited := limit(l, c.most(l), c.Count)
+			limited.files = c.Descriptors
+			open = append(open, limited)
 		}
 		return err
 	}
