@@ -97,3 +97,31 @@ func TestNeeds(t *testing.T) {
 		}
 	}
 }
+
+// An ensemble that comes back with its step leaves the step as the call has loaded it.
+func TestEnsembleComesBackOverAnOverride(t *testing.T) {
+	w := &fakeWorkers{}
+	r, _ := explicit(t, w, Config{Startup: []string{"*"}}, map[string]string{"m/config.pbtxt": identity, "m/1/": "",
+		"whole/config.pbtxt": passing("m", "-1"), "whole/1/": ""})
+	if err := r.Unload(t.Context(), "m", false); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := r.Acquire(t.Context(), "whole", ""); err == nil {
+		m.Release()
+		t.Fatal("the ensemble serves without its step")
+	}
+	w.since()
+	json := `{"backend":"identity","max_batch_size":8,"input":[{"name":"in","data_type":"TYPE_FP32","dims":[2,-1]}],` +
+		`"output":[{"name":"out","data_type":"TYPE_FP32","dims":[2,-1]}],"instance_group":[{"count":5,"kind":"KIND_CPU"}]}`
+	if err := r.Load(t.Context(), "m", &Override{Config: &json}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := r.Acquire(t.Context(), "whole", "")
+	if err != nil {
+		t.Fatalf("the ensemble did not come back: %v", err)
+	}
+	m.Release()
+	if got := w.since(); got != "m/1 5" {
+		t.Errorf("loads: %s, want that of the call alone: m/1 5", got)
+	}
+}

@@ -99,7 +99,8 @@ func within(ctx context.Context, p loadPath) context.Context {
 }
 
 // readySteps loads the models that an ensemble needs and that are not loaded, or whose
-// folders have changed. One that can't be loaded and serves on is good enough.
+// folders have changed. One that can't be loaded and serves on is good enough. What a load
+// call brought stays: only a call for that model itself goes back to its folder.
 func (r *Repository) readySteps(ctx context.Context, c *change) error {
 	needs := Needs(c.plan.Config)
 	if len(needs) == 0 {
@@ -122,7 +123,7 @@ func (r *Repository) readySteps(ctx context.Context, c *change) error {
 				r.deps.Log.Error(fmt.Sprintf("looking for the steps of ensemble '%s': %s", c.k.name, err))
 			}
 			for _, f := range meant(folders, c.k.namespace, n) {
-				if slices.Contains(seen, f.key()) {
+				if slices.Contains(seen, f.key()) || r.servesCall(f.key()) {
 					continue
 				}
 				seen = append(seen, f.key())
@@ -138,6 +139,22 @@ func (r *Repository) readySteps(ctx context.Context, c *change) error {
 	err := r.stepsFault(ctx, c.k, c.plan.Config)
 	r.park(c, err == nil)
 	return c.plan.Source.Locate(err)
+}
+
+// servesCall says that versions serve whose config or files a load call brought.
+func (r *Repository) servesCall(k key) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.entries[k]
+	if e == nil || e.source == nil || !e.source.call {
+		return false
+	}
+	for _, v := range e.versions {
+		if v.state == Ready {
+			return true
+		}
+	}
+	return false
 }
 
 // meant keeps the folders that a step means.
