@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,6 +20,8 @@ type figures struct {
 	resident          int64 // bytes of the gateway
 	heap              int64 // bytes in use of its Go heap
 	bodies            int64 // bytes of bodies that it counts
+	arena             int64 // bytes of the request arena that are in use
+	brought           int   // files that load calls brought
 	workers           int
 	workerFDs         int
 	workerResident    int64 // bytes of the largest
@@ -27,8 +30,8 @@ type figures struct {
 
 // String is the figures in one line.
 func (f *figures) String() string {
-	return fmt.Sprintf("%d goroutines, %d descriptors, %.0f MB resident, %.1f MB heap in use; %d workers, %d descriptors, %.0f MB resident; %d regions, %d mapped",
-		f.goroutines, f.fds, mb(f.resident), mb(f.heap), f.workers, f.workerFDs, mb(f.workerResident), f.regions, f.mappings)
+	return fmt.Sprintf("%d goroutines, %d descriptors, %.0f MB resident, %.1f MB heap in use, %.0f kB of the request arena; %d workers, %d descriptors, %.0f MB resident; %d regions, %d mapped",
+		f.goroutines, f.fds, mb(f.resident), mb(f.heap), mb(f.arena)*1000, f.workers, f.workerFDs, mb(f.workerResident), f.regions, f.mappings)
 }
 
 func mb(bytes int64) float64 { return float64(bytes) / 1e6 }
@@ -39,7 +42,8 @@ func (s *server) look(ctx context.Context) (*figures, error) {
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	f := &figures{goroutines: int(values["go_goroutines"]), heap: int64(values["go_memstats_heap_inuse_bytes"]), bodies: int64(values["sluice_body_memory_bytes"])}
+	f := &figures{goroutines: int(values["go_goroutines"]), heap: int64(values["go_memstats_heap_inuse_bytes"]), bodies: int64(values["sluice_body_memory_bytes"]),
+		arena: int64(values["sluice_request_arena_used_bytes"])}
 	pid := s.cmd.Process.Pid
 	if f.resident, err = resident(pid); err != nil {
 		return nil, err
@@ -59,9 +63,44 @@ func (s *server) look(ctx context.Context) (*figures, error) {
 		f.mappings += mapped(w)
 	}
 	f.mappings += mapped(pid)
+	if f.brought, err = s.brought(); err != nil {
+		return nil, err
+	}
 	own, err := filepath.Glob("/dev/shm/" + regionPrefix() + "*")
 	f.regions = len(own)
 	return f, err
+}
+
+// brought counts the files that load calls brought and that the server keeps.
+func (s *server) brought() (n int, err error) {
+	err = filepath.WalkDir(s.temporary(), func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			n++
+		}
+		if os.IsNotExist(err) {
+			return nil // it was removed meanwhile
+		}
+		return err
+	})
+	return n, err
+}
+
+// cpu is the time that the gateway and its living workers have used.
+func (s *server) cpu() (used time.Duration) {
+	for _, pid := range append(s.workers(), s.cmd.Process.Pid) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue // it ended
+		}
+		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		for _, f := range fields[11:13] { // utime and stime in hundredths of a second, proc(5)
+			n, err := strconv.ParseInt(f, 10, 64)
+			if err == nil {
+				used += time.Duration(n) * 10 * time.Millisecond
+			}
+		}
+	}
+	return used
 }
 
 // regionPrefix begins the names of this process's regions.
@@ -174,6 +213,8 @@ func (f *figures) more(than *figures, memory bool) error {
 	over("descriptors", int64(f.fds), int64(than.fds)+10)
 	over("worker's descriptors", int64(f.workerFDs), int64(than.workerFDs)+5)
 	over("bytes of bodies", f.bodies, 0)
+	over("bytes of the request arena", f.arena, than.arena+64<<10) // blocks that are handed out in pieces
+	over("files that load calls brought", int64(f.brought), int64(than.brought))
 	if memory {
 		over("resident bytes", f.resident, than.resident*5/4+requestArena+responseArena)
 		over("heap bytes in use", f.heap, than.heap*3/2+48<<20)

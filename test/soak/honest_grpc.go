@@ -16,13 +16,18 @@ import (
 	"github.com/sluice-serve/sluice/proto/inference"
 )
 
-// dialGRPC is a gRPC client with a connection of its own.
-func (s *server) dialGRPC() (inference.GRPCInferenceServiceClient, func(), error) {
+// connect makes a gRPC connection, which its caller closes.
+func (s *server) connect() (*grpc.ClientConn, error) {
 	secure := insecure.NewCredentials()
 	if s.tls != nil {
 		secure = credentials.NewTLS(s.tls.Clone())
 	}
-	conn, err := grpc.NewClient(s.grpc, grpc.WithTransportCredentials(secure), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	return grpc.NewClient(s.grpc, grpc.WithTransportCredentials(secure), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+}
+
+// dialGRPC is a gRPC client with a connection of its own.
+func (s *server) dialGRPC() (inference.GRPCInferenceServiceClient, func(), error) {
+	conn, err := s.connect()
 	if err != nil {
 		return nil, nil, err
 	}

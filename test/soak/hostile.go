@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ func attacks() []attack {
 type notes struct {
 	mu     sync.Mutex
 	counts map[string]int
+	most   int // different things that are counted; 0: 12
 }
 
 func (n *notes) add(what string) { n.addN(what, 1) }
@@ -41,7 +43,7 @@ func (n *notes) add(what string) { n.addN(what, 1) }
 func (n *notes) addN(what string, count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.counts[what] == 0 && len(n.counts) >= 12 {
+	if n.counts[what] == 0 && len(n.counts) >= cmp.Or(n.most, 12) {
 		what = "other"
 	}
 	n.counts[what] += count

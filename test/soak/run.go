@@ -27,9 +27,10 @@ const maxTimes = 200000
 type runner struct {
 	o     *options
 	s     *server
-	first *figures     // at the first rest, when there were honest clients alone
-	begun bool         // first has the memory that a round of hostile ones left too
-	peak  atomic.Int64 // bytes that the gateway held at most
+	pace  time.Duration // a client's mean pause between exchanges
+	first *figures      // at the first rest, when there were honest clients alone
+	begun bool          // first has the memory that a round of hostile ones left too
+	peak  atomic.Int64  // bytes that the gateway held at most
 	kills atomic.Int64
 	began time.Time
 	stop  context.CancelFunc // of the watch over the peak
@@ -46,7 +47,7 @@ type runner struct {
 
 func newRunner(ctx context.Context, o *options, s *server) (*runner, error) {
 	ctx, stop := context.WithCancel(ctx)
-	r := &runner{o: o, s: s, began: time.Now(), stop: stop, honest: map[string]*tally{}, done: map[string]bool{}, seeds: rand.New(rand.NewPCG(o.seed, 1))}
+	r := &runner{o: o, s: s, pace: 10 * time.Millisecond, began: time.Now(), stop: stop, honest: map[string]*tally{}, done: map[string]bool{}, seeds: rand.New(rand.NewPCG(o.seed, 1))}
 	r.over.Go(func() {
 		for pause(ctx, 100*time.Millisecond) {
 			n, err := resident(s.cmd.Process.Pid)
@@ -121,7 +122,7 @@ func (r *runner) client(ctx context.Context, kind honest, rng *rand.Rand) {
 		err := do(own)
 		cancel()
 		r.seen(kind, begin, err)
-		if !pause(ctx, time.Duration(rng.IntN(20))*time.Millisecond) {
+		if !pause(ctx, time.Duration(rng.Int64N(int64(2*r.pace)))) {
 			return
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
@@ -74,7 +75,11 @@ type server struct {
 // start starts a server and waits until it is ready.
 func start(ctx context.Context, o *options) (*server, error) {
 	repository := filepath.Join(o.folder, "models")
-	for name, config := range models() {
+	served := models()
+	if o.churn {
+		maps.Copy(served, churned())
+	}
+	for name, config := range served {
 		if err := os.MkdirAll(filepath.Join(repository, name, "1"), 0o755); err != nil {
 			return nil, err
 		}
@@ -82,8 +87,13 @@ func start(ctx context.Context, o *options) (*server, error) {
 			return nil, err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(repository, "sum", "1", "model.onnx"), accumulator, 0o644); err != nil {
-		return nil, err
+	for name, file := range map[string][]byte{"sum": accumulator, "tally": accumulator, "low": adderFile(0), "high": adderFile(0)} {
+		if _, ok := served[name]; !ok {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(repository, name, "1", "model.onnx"), file, 0o644); err != nil {
+			return nil, err
+		}
 	}
 	s := &server{o: o, ended: make(chan error, 1), unix: filepath.Join(o.folder, "http.sock"), log: filepath.Join(o.folder, "log")}
 	ports := filepath.Join(o.folder, "ports.json")
@@ -111,7 +121,10 @@ func start(ctx context.Context, o *options) (*server, error) {
 	defer log.Close() // the process has its own
 	s.cmd = exec.CommandContext(context.WithoutCancel(ctx), o.server, args...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
-	s.cmd.Env = append(os.Environ(), "GOMEMLIMIT="+softLimit)
+	if err := os.MkdirAll(s.temporary(), 0o700); err != nil {
+		return nil, err
+	}
+	s.cmd.Env = append(os.Environ(), "GOMEMLIMIT="+softLimit, "TMPDIR="+s.temporary())
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -121,6 +134,9 @@ func start(ctx context.Context, o *options) (*server, error) {
 	}
 	return s, nil
 }
+
+// temporary is the folder for what load calls bring.
+func (s *server) temporary() string { return filepath.Join(s.o.folder, "tmp") }
 
 func (s *server) ready(ctx context.Context, file string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)

@@ -1,0 +1,427 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/sluice-serve/sluice/proto/admin"
+	"github.com/sluice-serve/sluice/proto/inference"
+)
+
+// question is a request of which there are few, so that answers to it are cached.
+type question struct {
+	version int // 0: the latest
+	in      []int32
+}
+
+func ask(m *reloaded, rng *rand.Rand) question {
+	q := question{in: make([]int32, width*(1+rng.IntN(3)))}
+	if m.adds && rng.IntN(3) == 0 {
+		q.version = 1 // every load has it
+	}
+	key := rng.Int32N(8)
+	for i := range q.in {
+		q.in[i] = key*1000 + int32(i)
+	}
+	return q
+}
+
+func (q question) path(m *reloaded) string {
+	if q.version == 0 {
+		return "/v2/models/" + m.name + "/infer"
+	}
+	return fmt.Sprintf("/v2/models/%s/versions/%d/infer", m.name, q.version)
+}
+
+func (q question) shape() []int { return []int{len(q.in) / width, width} }
+
+// unserved gives the error of a call back, unless the model may have been away meanwhile.
+func (c *churn) unserved(m *reloaded, err error, begin, end time.Time) error {
+	if m.served(begin, end) {
+		return fmt.Errorf("%s, which was loaded: %w", m.name, err)
+	}
+	c.notes.add("calls to unloaded models")
+	return nil
+}
+
+// answered is an answer in JSON and the version that it names.
+type answered struct {
+	answer
+	Version string `json:"model_version"`
+}
+
+func (c *churn) checkJSON(m *reloaded, q question, got []byte, begin time.Time) error {
+	var a answered
+	if err := json.Unmarshal(got, &a); err != nil {
+		return wrongf("no JSON: %v", err)
+	}
+	version, err := strconv.Atoi(a.Version)
+	if err != nil || len(a.Outputs) != 1 {
+		return wrongf("%s: answered %.300q", m.name, got)
+	}
+	c.notes.add("answers checked")
+	return m.check(q.in, a.Outputs[0].Data, q.version, version, begin, time.Now())
+}
+
+// askJSON asks in JSON, sometimes for classes of what is cached as a whole.
+func (c *churn) askJSON(m *reloaded) func(*server, *rand.Rand) (exchange, func()) {
+	return func(s *server, rng *rand.Rand) (exchange, func()) {
+		web := s.web()
+		return func(ctx context.Context) error {
+			q := ask(m, rng)
+			if rng.IntN(6) == 0 {
+				return c.askClasses(ctx, web, m, q)
+			}
+			begin := time.Now()
+			_, got, err := post(ctx, web, s.url(q.path(m)), jsonRequest(q.shape(), q.in))
+			if err != nil {
+				return c.unserved(m, err, begin, time.Now())
+			}
+			return c.checkJSON(m, q, got, begin)
+		}, web.CloseIdleConnections
+	}
+}
+
+// askClasses wants the largest element of each row, which is the last.
+func (c *churn) askClasses(ctx context.Context, web *http.Client, m *reloaded, q question) error {
+	body := bytes.TrimSuffix(jsonRequest(q.shape(), q.in), []byte("}"))
+	body = append(body, `,"outputs":[{"name":"OUTPUT0","parameters":{"classification":1}}]}`...)
+	begin := time.Now()
+	_, got, err := post(ctx, web, c.s.url(q.path(m)), body)
+	if err != nil {
+		return c.unserved(m, err, begin, time.Now())
+	}
+	var a struct{ Outputs []struct{ Data []string } }
+	if err := json.Unmarshal(got, &a); err != nil || len(a.Outputs) != 1 || len(a.Outputs[0].Data) != len(q.in)/width {
+		return wrongf("%s: classes %.300q", m.name, got)
+	}
+	var in, out []int32
+	for row, class := range a.Outputs[0].Data {
+		var value float64
+		var index int
+		if _, err := fmt.Sscanf(class, "%f:%d", &value, &index); err != nil || index != width-1 {
+			return wrongf("%s: class %q, want element %d: %v", m.name, class, width-1, err)
+		}
+		in, out = append(in, q.in[row*width+index]), append(out, int32(value))
+	}
+	c.notes.add("classes checked")
+	return m.check(in, out, q.version, 0, begin, time.Now())
+}
+
+func (c *churn) askBinary(m *reloaded) func(*server, *rand.Rand) (exchange, func()) {
+	return func(s *server, rng *rand.Rand) (exchange, func()) {
+		web := s.web()
+		return func(ctx context.Context) error {
+			q := ask(m, rng)
+			head := fmt.Sprintf(`{"inputs":[{"name":"INPUT0","shape":[%d,%d],"datatype":"INT32","parameters":{"binary_data_size":%d}}],`+
+				`"outputs":[{"name":"OUTPUT0","parameters":{"binary_data":true}}]}`, len(q.in)/width, width, 4*len(q.in))
+			begin := time.Now()
+			res, got, err := post(ctx, web, s.url(q.path(m)), append([]byte(head), raw(q.in)...), headerLength, strconv.Itoa(len(head)))
+			if err != nil {
+				return c.unserved(m, err, begin, time.Now())
+			}
+			n, err := strconv.Atoi(res.Header.Get(headerLength))
+			if err != nil || n > len(got) {
+				return wrongf("header length %q of %d bytes", res.Header.Get(headerLength), len(got))
+			}
+			c.notes.add("answers checked")
+			return m.check(q.in, numbers(got[n:]), q.version, 0, begin, time.Now())
+		}, web.CloseIdleConnections
+	}
+}
+
+func numbers(b []byte) []int32 {
+	v := make([]int32, len(b)/4)
+	for i := range v {
+		v[i] = int32(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return v
+}
+
+func (q question) message(m *reloaded) *inference.ModelInferRequest {
+	r := &inference.ModelInferRequest{ModelName: m.name, RawInputContents: [][]byte{raw(q.in)},
+		Inputs: []*inference.ModelInferRequest_InferInputTensor{{Name: "INPUT0", Datatype: "INT32", Shape: []int64{int64(len(q.in) / width), width}}}}
+	if q.version > 0 {
+		r.ModelVersion = strconv.Itoa(q.version)
+	}
+	return r
+}
+
+func (c *churn) checkMessage(m *reloaded, q question, got *inference.ModelInferResponse, begin time.Time) error {
+	version, err := strconv.Atoi(got.GetModelVersion())
+	if err != nil || len(got.GetRawOutputContents()) != 1 {
+		return wrongf("%s: answered %.300s", m.name, got)
+	}
+	c.notes.add("answers checked")
+	return m.check(q.in, numbers(got.RawOutputContents[0]), q.version, version, begin, time.Now())
+}
+
+func (c *churn) askUnary(m *reloaded) func(*server, *rand.Rand) (exchange, func()) {
+	return func(s *server, rng *rand.Rand) (exchange, func()) {
+		return overGRPC(s, func(ctx context.Context, client inference.GRPCInferenceServiceClient) error {
+			q, begin := ask(m, rng), time.Now()
+			got, err := client.ModelInfer(ctx, q.message(m))
+			if err != nil {
+				return c.unserved(m, err, begin, time.Now())
+			}
+			return c.checkMessage(m, q, got, begin)
+		})
+	}
+}
+
+// askStream asks some questions on a stream, and reads the answers while it asks.
+func (c *churn) askStream(m *reloaded) func(*server, *rand.Rand) (exchange, func()) {
+	return func(s *server, rng *rand.Rand) (exchange, func()) {
+		return overGRPC(s, func(ctx context.Context, client inference.GRPCInferenceServiceClient) error {
+			stream, err := client.ModelStreamInfer(ctx)
+			if err != nil {
+				return err
+			}
+			begin := time.Now()
+			asked := make([]question, 1+rng.IntN(10))
+			for i := range asked {
+				asked[i] = ask(m, rng)
+				if err := stream.Send(asked[i].message(m)); err != nil {
+					return err
+				}
+			}
+			if err := stream.CloseSend(); err != nil {
+				return err
+			}
+			for i, q := range asked {
+				got, err := stream.Recv()
+				if err == nil && got.ErrorMessage != "" {
+					err = fmt.Errorf("answer %d of %d: %s", i, len(asked), got.ErrorMessage)
+					if err := c.unserved(m, err, begin, time.Now()); err != nil {
+						return err
+					}
+					continue
+				}
+				if err != nil {
+					return fmt.Errorf("answer %d of %d: %w", i, len(asked), err)
+				}
+				if err := c.checkMessage(m, q, got.InferResponse, begin); err != nil {
+					return err
+				}
+			}
+			if _, err := stream.Recv(); err != io.EOF {
+				return fmt.Errorf("the end of the stream: %v", err)
+			}
+			return nil
+		})
+	}
+}
+
+// leaveHTTP asks and leaves after some milliseconds, sometimes before all is sent.
+func (c *churn) leaveHTTP(m *reloaded) func(*server, *rand.Rand) (exchange, func()) {
+	return func(s *server, rng *rand.Rand) (exchange, func()) {
+		web := s.web()
+		return func(ctx context.Context) error {
+			q, begin := ask(m, rng), time.Now()
+			body := jsonRequest(q.shape(), q.in)
+			own, cancel := context.WithTimeout(ctx, time.Duration(rng.Int64N(int64(6*time.Millisecond))))
+			defer cancel()
+			if rng.IntN(4) == 0 {
+				w, err := s.open(ctx, c.notes, s.http, "http/1.1")
+				if err != nil {
+					return err
+				}
+				w.send(fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", q.path(m), len(body), body[:rng.IntN(len(body)+1)]))
+				<-own.Done()
+				w.end()
+				return nil
+			}
+			_, got, err := post(own, web, s.url(q.path(m)), body)
+			if own.Err() != nil {
+				c.notes.add("calls left")
+				return nil
+			}
+			if err != nil {
+				return c.unserved(m, err, begin, time.Now())
+			}
+			return c.checkJSON(m, q, got, begin)
+		}, web.CloseIdleConnections
+	}
+}
+
+// leaveGRPC asks and cancels after some milliseconds, or has so short a deadline.
+func (c *churn) leaveGRPC(m *reloaded) func(*server, *rand.Rand) (exchange, func()) {
+	return func(s *server, rng *rand.Rand) (exchange, func()) {
+		return overGRPC(s, func(ctx context.Context, client inference.GRPCInferenceServiceClient) error {
+			q, begin, after := ask(m, rng), time.Now(), time.Duration(rng.Int64N(int64(6*time.Millisecond)))
+			own, cancel := context.WithCancel(ctx)
+			defer cancel()
+			if rng.IntN(2) == 0 {
+				var expired context.CancelFunc
+				own, expired = context.WithTimeout(ctx, after)
+				defer expired()
+			} else {
+				defer time.AfterFunc(after, cancel).Stop()
+			}
+			got, err := client.ModelInfer(own, q.message(m))
+			if err != nil && (own.Err() != nil || time.Since(begin) >= after) {
+				c.notes.add("calls left")
+				return nil
+			}
+			if err != nil {
+				return c.unserved(m, err, begin, time.Now())
+			}
+			return c.checkMessage(m, q, got, begin)
+		})
+	}
+}
+
+// countUp runs sequences on a model that is reloaded: an answer is the sum so far, or the
+// sequence has ended because the model changed.
+func (c *churn) countUp(s *server, rng *rand.Rand) (exchange, func()) {
+	web, m := s.web(), c.tally
+	return func(ctx context.Context) error {
+		begin, id, sum := time.Now(), rng.Uint64()>>1+1, int32(0)
+		last := 2 + rng.IntN(6)
+		for i := range last + 1 {
+			v := int32(rng.Uint32())
+			sum += v
+			body := fmt.Appendf(nil, `{"parameters":{"sequence_id":%d,"sequence_start":%t,"sequence_end":%t},"inputs":[{"name":"VALUE","shape":[1,1],"datatype":"INT32","data":[%d]}]}`,
+				id, i == 0, i == last, v)
+			own, cancel := ctx, context.CancelFunc(func() {})
+			if rng.IntN(20) == 0 {
+				own, cancel = context.WithTimeout(ctx, time.Duration(rng.Int64N(int64(4*time.Millisecond))))
+			}
+			_, got, err := post(own, web, s.url("/v2/models/tally/infer"), body)
+			left := own.Err() != nil
+			cancel()
+			if left {
+				c.notes.add("sequences left")
+				return nil
+			}
+			if err != nil {
+				if m.history.unchanged(begin, time.Now()) {
+					return fmt.Errorf("step %d of sequence %d: %w", i, id, err)
+				}
+				c.notes.add("sequences ended by a load")
+				return nil
+			}
+			var a answer
+			if err := json.Unmarshal(got, &a); err != nil {
+				return wrongf("no JSON: %v", err)
+			}
+			if err := a.check([]int32{sum}); err != nil {
+				return fmt.Errorf("step %d of sequence %d: %w", i, id, err)
+			}
+		}
+		c.notes.add("sequences checked")
+		return nil
+	}, web.CloseIdleConnections
+}
+
+// readBurst reads a decoupled model's answers, some of the time not to the end.
+func (c *churn) readBurst(s *server, rng *rand.Rand) (exchange, func()) {
+	return overGRPC(s, func(ctx context.Context, client inference.GRPCInferenceServiceClient) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := client.ModelStreamInfer(ctx)
+		if err != nil {
+			return err
+		}
+		begin, n := time.Now(), 1+rng.IntN(20)
+		request := repeatMessage(n, uint32(rng.IntN(4)), "")
+		request.ModelName = c.burst.name
+		if err := stream.Send(request); err != nil {
+			return err
+		}
+		leave := n + 1
+		if rng.IntN(4) == 0 {
+			leave = rng.IntN(n + 1)
+		}
+		for i := range n {
+			if i == leave {
+				c.notes.add("streams left")
+				return nil
+			}
+			got, err := stream.Recv()
+			if err == nil && got.ErrorMessage != "" {
+				return c.unserved(c.burst, fmt.Errorf("answer %d of %d: %s", i, n, got.ErrorMessage), begin, time.Now())
+			}
+			if err != nil {
+				return fmt.Errorf("answer %d of %d: %w", i, n, err)
+			}
+			out := got.InferResponse.GetRawOutputContents()
+			if len(out) != 2 || !slices.Equal(numbers(out[0]), []int32{int32(i)}) {
+				return wrongf("answer %d of %d is %v", i, n, out)
+			}
+		}
+		c.notes.add("streams checked")
+		return stream.CloseSend()
+	})
+}
+
+// purge takes answers out of the cache.
+func (c *churn) purge(s *server, rng *rand.Rand) (exchange, func()) {
+	web := s.web()
+	conn, err := s.connect()
+	if err != nil {
+		return func(context.Context) error { return err }, web.CloseIdleConnections
+	}
+	client := admin.NewAdminClient(conn)
+	return func(ctx context.Context) error {
+			c.notes.add("purges")
+			m := []*reloaded{c.low, c.high, c.chain}[rng.IntN(3)]
+			switch rng.IntN(4) {
+			case 0:
+				_, err := client.PurgeCache(ctx, &admin.PurgeCacheRequest{Model: m.name, Version: "1"}, grpc.WaitForReady(true))
+				return err
+			case 1:
+				_, _, err := post(ctx, web, s.url("/v2/cache/purge"), []byte("{}"))
+				return err
+			}
+			_, _, err := post(ctx, web, s.url("/v2/cache/purge"), fmt.Appendf(nil, `{"model":%q}`, m.name))
+			return err
+		}, func() {
+			web.CloseIdleConnections()
+			_ = conn.Close() // of no further use
+		}
+}
+
+// lookAround asks what a console asks, which must always be answered.
+func (c *churn) lookAround(s *server, rng *rand.Rand) (exchange, func()) {
+	web := s.web()
+	return func(ctx context.Context) error {
+		m, begin := c.models()[rng.IntN(5)], time.Now()
+		switch rng.IntN(5) {
+		case 0:
+			_, _, err := post(ctx, web, s.url("/v2/repository/index"), []byte("{}"))
+			return err
+		case 1:
+			_, err := s.scrape(ctx)
+			return err
+		}
+		path := "/v2/models/" + m.name + []string{"", "/ready", "/stats", "/config"}[rng.IntN(4)]
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url(path), nil)
+		if err != nil {
+			return err
+		}
+		res, err := web.Do(req)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if _, err := io.Copy(io.Discard, res.Body); err != nil {
+			return err
+		}
+		if res.StatusCode != http.StatusOK {
+			return c.unserved(m, fmt.Errorf("%s: status %d", path, res.StatusCode), begin, time.Now())
+		}
+		return nil
+	}, web.CloseIdleConnections
+}
