@@ -135,6 +135,10 @@ func (c *change) now() {
 	}
 }
 
+// called says that a load call brought the config or the files: this one, or one before
+// that an ensemble comes back with.
+func (c *change) called() bool { return !c.call.empty() || c.folder.Config != nil }
+
 // idle says that the folder is as it was, and all of it serves. It ends what was noted of
 // loads in between, of something else, that failed.
 func (c *change) idle() bool {
@@ -166,7 +170,9 @@ func (c *change) prepare(ctx context.Context) error {
 		return err
 	}
 	f := c.folder
-	f.Config = cfg
+	if cfg != nil { // else that of an earlier call, if an ensemble comes back with it
+		f.Config = cfg
+	}
 	if err := c.emptied(f); err != nil {
 		return err
 	}
@@ -391,8 +397,8 @@ func (c *change) note(e *entry, give bool) {
 
 // swap makes the view of the new versions possible: r.mu is held.
 func (c *change) swap(e *entry) {
-	e.source = &source{dir: c.folder.Dir, look: c.tried, cfg: c.plan.Config, owned: c.lease.run != nil || c.lease.dir != "", call: !c.call.empty(),
-		renamed: c.folder.Renamed, said: c.said}
+	e.source = &source{dir: c.folder.Dir, look: c.tried, cfg: c.plan.Config, owned: c.lease.run != nil || c.lease.dir != "",
+		call: c.called(), renamed: c.folder.Renamed, said: c.said}
 	for n, m := range c.built {
 		if v := e.versions[n]; v != nil && v.state == Ready {
 			c.over = append(c.over, v.model)

@@ -137,7 +137,7 @@ func (r *Repository) park(c *change, fits bool) {
 	}
 	e.parked, e.waits = !fits, nil
 	if !fits {
-		e.waits = &source{dir: c.folder.Dir, cfg: c.plan.Config, call: !c.call.empty(), renamed: c.folder.Renamed}
+		e.waits = &source{dir: c.folder.Dir, cfg: c.plan.Config, call: c.called(), renamed: c.folder.Renamed}
 	}
 }
 

@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -98,6 +99,13 @@ func TestNeeds(t *testing.T) {
 	}
 }
 
+// fiveInstances is a load call for what passing runs.
+func fiveInstances() *Override {
+	json := `{"backend":"identity","max_batch_size":8,"input":[{"name":"in","data_type":"TYPE_FP32","dims":[2,-1]}],` +
+		`"output":[{"name":"out","data_type":"TYPE_FP32","dims":[2,-1]}],"instance_group":[{"count":5,"kind":"KIND_CPU"}]}`
+	return &Override{Config: &json}
+}
+
 // An ensemble that comes back with its step leaves the step as the call has loaded it.
 func TestEnsembleComesBackOverAnOverride(t *testing.T) {
 	w := &fakeWorkers{}
@@ -111,9 +119,7 @@ func TestEnsembleComesBackOverAnOverride(t *testing.T) {
 		t.Fatal("the ensemble serves without its step")
 	}
 	w.since()
-	json := `{"backend":"identity","max_batch_size":8,"input":[{"name":"in","data_type":"TYPE_FP32","dims":[2,-1]}],` +
-		`"output":[{"name":"out","data_type":"TYPE_FP32","dims":[2,-1]}],"instance_group":[{"count":5,"kind":"KIND_CPU"}]}`
-	if err := r.Load(t.Context(), "m", &Override{Config: &json}); err != nil {
+	if err := r.Load(t.Context(), "m", fiveInstances()); err != nil {
 		t.Fatal(err)
 	}
 	m, err := r.Acquire(t.Context(), "whole", "")
@@ -123,5 +129,58 @@ func TestEnsembleComesBackOverAnOverride(t *testing.T) {
 	m.Release()
 	if got := w.since(); got != "m/1 5" {
 		t.Errorf("loads: %s, want that of the call alone: m/1 5", got)
+	}
+}
+
+// A load of an ensemble that waits for its step's turn finds what the call before it brought.
+func TestEnsembleWaitsForAnOverride(t *testing.T) {
+	building, release := make(chan struct{}), make(chan struct{})
+	w := &fakeWorkers{fail: func(spec LoadSpec, _ int) error {
+		if len(spec.Instances) == 5 {
+			close(building)
+			<-release
+		}
+		return nil
+	}}
+	r, _ := explicit(t, w, Config{Startup: []string{"*"}}, map[string]string{"m/config.pbtxt": identity, "m/1/": "",
+		"whole/config.pbtxt": passing("m", "-1"), "whole/1/": ""})
+	w.since()
+	loaded, ready := make(chan error, 1), make(chan error, 1)
+	go func() { loaded <- r.Load(t.Context(), "m", fiveInstances()) }()
+	<-building
+	go func() { ready <- r.Load(t.Context(), "whole", &Override{}) }()
+	eventually(t, "the ensemble's load waits for its step", func() bool {
+		r.turns.mu.Lock()
+		defer r.turns.mu.Unlock()
+		return len(r.turns.all[key{name: "m"}].queue) > 0
+	})
+	close(release)
+	if err := errors.Join(<-loaded, <-ready); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.since(); got != "m/1 like 5" {
+		t.Errorf("loads: %s, want that of the call alone: m/1 like 5", got)
+	}
+}
+
+// An ensemble that a call loaded with a config of its own comes back with that, each time.
+func TestEnsembleComesBackWithItsOwnConfig(t *testing.T) {
+	w := &fakeWorkers{}
+	r, _ := explicit(t, w, Config{Startup: []string{"*"}}, map[string]string{"m/config.pbtxt": identity, "m/1/": "",
+		"whole/config.pbtxt": passing("m", "-1"), "whole/1/": ""})
+	json := `{"platform":"ensemble","max_batch_size":2,"input":[{"name":"IN","data_type":"TYPE_FP32","dims":[2,-1]}],` +
+		`"output":[{"name":"OUT","data_type":"TYPE_FP32","dims":[2,-1]}],"ensemble_scheduling":{"step":[{"model_name":"m",` +
+		`"model_version":-1,"input_map":{"in":"IN"},"output_map":{"out":"OUT"}}]}}`
+	if err := r.Load(t.Context(), "whole", &Override{Config: &json}); err != nil {
+		t.Fatal(err)
+	}
+	for try := range 3 {
+		if err := errors.Join(r.Unload(t.Context(), "m", false), r.Load(t.Context(), "m", &Override{})); err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := r.Config("whole", "")
+		if err != nil || cfg.MaxBatchSize != 2 {
+			t.Errorf("return %d: max_batch_size %d, want 2: %v", try, cfg.GetMaxBatchSize(), err)
+		}
 	}
 }

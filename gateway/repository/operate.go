@@ -173,6 +173,9 @@ func (r *Repository) inTurn(ctx context.Context, f Folder, call *Override, befor
 		return err
 	}
 	defer give()
+	if len(p.keys) > 0 && r.servesCall(f.key()) {
+		return nil // an ensemble's step; asked in its turn, since a call's load may have been under way
+	}
 	if before != nil {
 		r.mu.Lock()
 		before(r.entryLocked(f.key()))

@@ -123,7 +123,7 @@ func (r *Repository) readySteps(ctx context.Context, c *change) error {
 				r.deps.Log.Error(fmt.Sprintf("looking for the steps of ensemble '%s': %s", c.k.name, err))
 			}
 			for _, f := range meant(folders, c.k.namespace, n) {
-				if slices.Contains(seen, f.key()) || r.servesCall(f.key()) {
+				if slices.Contains(seen, f.key()) {
 					continue
 				}
 				seen = append(seen, f.key())
