@@ -28,7 +28,7 @@ type attack struct {
 
 // attacks are all of them.
 func attacks() []attack {
-	return slices.Concat(attacksOnHTTP(), attacksOnHTTP2(), attacksOnGRPC(), attacksOnTLS(), attacksOnRegions())
+	return slices.Concat(attacksOnHTTP(), attacksOnHTTP2(), attacksOnGRPC(), attacksOnTLS(), attacksOnRegions(), attacksWithAnswers())
 }
 
 // notes count what came of an attack.

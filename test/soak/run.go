@@ -284,6 +284,7 @@ func (r *runner) oneByOne(ctx context.Context, all []attack) error {
 	fmt.Printf("at first: %s\ncalm: %d honest exchanges, p99 %v, slowest %v\n\n", first, calm.exchanges, calm.quantile(0.99).Round(time.Millisecond), calm.slowest.Round(time.Millisecond))
 	for _, a := range all {
 		r.peak.Store(0)
+		before := r.s.cpu()
 		round, cancel := context.WithTimeout(ctx, r.o.each)
 		var wg sync.WaitGroup
 		wg.Go(func() { r.honestUntil(round, 1) })
@@ -292,8 +293,8 @@ func (r *runner) oneByOne(ctx context.Context, all []attack) error {
 		cancel()
 		wg.Wait()
 		t := r.takeTally()
-		fmt.Printf("%-22s honest %5d, p99 %6v, slowest %6v; peak %4.0f MB; %s\n", a.name, t.exchanges, t.quantile(0.99).Round(time.Millisecond),
-			t.slowest.Round(time.Millisecond), mb(r.peak.Load()), n)
+		fmt.Printf("%-22s honest %5d, p99 %6v, slowest %6v; peak %4.0f MB, %4.1f s of CPU; %s\n", a.name, t.exchanges, t.quantile(0.99).Round(time.Millisecond),
+			t.slowest.Round(time.Millisecond), mb(r.peak.Load()), (r.s.cpu() - before).Seconds(), n)
 		_, err := r.rest(ctx, 45*time.Second)
 		if err = errors.Join(err, r.failed(), r.s.down()); err != nil {
 			return fmt.Errorf("%s: %w", a.name, err)

@@ -29,7 +29,7 @@ const (
 	requestArena  = 64 << 20
 	responseArena = 64 << 20
 	bodyMemory    = 192 << 20
-	maxInput      = 8 << 20
+	maxInput      = 24 << 20
 	softLimit     = "512MiB" // Go lets garbage grow to what lives, but for this
 )
 
@@ -43,22 +43,33 @@ func models() map[string]string {
 	int32s := "input { name: \"INPUT0\" data_type: TYPE_INT32 dims: -1 }\noutput { name: \"OUTPUT0\" data_type: TYPE_INT32 dims: -1 }\n"
 	cpu := func(n int) string { return fmt.Sprintf("instance_group { count: %d kind: KIND_CPU }\n", n) }
 	identity := "backend: \"identity\"\n"
-	return map[string]string{
+	one := func(datatype string) string {
+		return fmt.Sprintf("%sinput { name: \"INPUT0\" data_type: TYPE_%s dims: -1 }\noutput { name: \"OUTPUT0\" data_type: TYPE_%s dims: -1 }\n%s", identity, datatype, datatype, cpu(2))
+	}
+	sum := "backend: \"onnxruntime\"\nmax_batch_size: 4\n" + cpu(2) +
+		"input [ { name: \"VALUE\" data_type: TYPE_INT32 dims: 1 } ]\noutput [ { name: \"SUM\" data_type: TYPE_INT32 dims: 1 } ]\n" +
+		"sequence_batching { oldest { max_candidate_sequences: 16 } max_sequence_idle_microseconds: 60000000\n" +
+		"state { input_name: \"STATE_IN\" output_name: \"STATE_OUT\" data_type: TYPE_INT32 dims: 1 } }\n"
+	all := map[string]string{
+		"floats": one("FP64"),
+		"bytes":  one("INT8"),
+		"held":   sum,
 		"echo":   identity + "max_batch_size: 8\n" + int32s + cpu(2) + "dynamic_batching {}\n",
 		"slow":   identity + int32s + cpu(2) + `parameters { key: "execute_delay_ms" value { string_value: "30" } }` + "\n",
 		"cached": identity + "max_batch_size: 4\n" + int32s + cpu(1) + "response_cache { enable: true }\n",
 		"coming": identity + int32s + cpu(1),
 		"text": identity + "input { name: \"INPUT0\" data_type: TYPE_STRING dims: 1 }\noutput { name: \"OUTPUT0\" data_type: TYPE_STRING dims: 1 }\n" +
 			cpu(1),
-		"sum": "backend: \"onnxruntime\"\nmax_batch_size: 4\n" + cpu(2) +
-			"input [ { name: \"VALUE\" data_type: TYPE_INT32 dims: 1 } ]\noutput [ { name: \"SUM\" data_type: TYPE_INT32 dims: 1 } ]\n" +
-			"sequence_batching { oldest { max_candidate_sequences: 16 } max_sequence_idle_microseconds: 60000000\n" +
-			"state { input_name: \"STATE_IN\" output_name: \"STATE_OUT\" data_type: TYPE_INT32 dims: 1 } }\n",
+		"sum": sum,
 		"repeat": "backend: \"repeat\"\n" +
 			"input [ { name: \"IN\" data_type: TYPE_INT32 dims: -1 }, { name: \"DELAY\" data_type: TYPE_UINT32 dims: -1 }, { name: \"WAIT\" data_type: TYPE_UINT32 dims: 1 } ]\n" +
 			"output [ { name: \"OUT\" data_type: TYPE_INT32 dims: 1 }, { name: \"IDX\" data_type: TYPE_UINT32 dims: 1 } ]\n" +
 			"model_transaction_policy { decoupled: true }\n" + cpu(8),
 	}
+	for i := range hostageCount {
+		all[fmt.Sprintf("hostage%d", i)] = one("INT32")
+	}
+	return all
 }
 
 // server is the process under test.
@@ -87,7 +98,7 @@ func start(ctx context.Context, o *options) (*server, error) {
 			return nil, err
 		}
 	}
-	for name, file := range map[string][]byte{"sum": accumulator, "tally": accumulator, "low": adderFile(0), "high": adderFile(0)} {
+	for name, file := range map[string][]byte{"sum": accumulator, "held": accumulator, "tally": accumulator, "low": adderFile(0), "high": adderFile(0)} {
 		if _, ok := served[name]; !ok {
 			continue
 		}
@@ -177,6 +188,15 @@ func (s *server) tail(n int) string {
 		return err.Error()
 	}
 	return string(data[max(0, len(data)-n):])
+}
+
+// logged is the size of the log.
+func (s *server) logged() int64 {
+	info, err := os.Stat(s.log)
+	if err != nil {
+		return 0 // there is always one while the server runs
+	}
+	return info.Size()
 }
 
 // stop ends the server as an operator would, and wants it to end well and soon.
