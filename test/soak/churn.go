@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,12 +58,12 @@ func (m *reloaded) next() int32 { return (m.turn.Add(1)%32767 + 1) << m.shift }
 
 // served says that calls to the model must be answered all the time between two times.
 func (m *reloaded) served(begin, end time.Time) bool {
-	for _, step := range m.steps {
-		if !step.history.served(begin, end) {
-			return false
-		}
-	}
-	return m.history.served(begin, end)
+	return m.stepsServed(begin, end) && m.history.served(begin, end)
+}
+
+// stepsServed says so of the steps of an ensemble.
+func (m *reloaded) stepsServed(begin, end time.Time) bool {
+	return !slices.ContainsFunc(m.steps, func(step *reloaded) bool { return !step.history.served(begin, end) })
 }
 
 // check holds an answer against what was loaded while the call was under way. version is

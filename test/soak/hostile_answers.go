@@ -21,11 +21,11 @@ import (
 )
 
 // largeAnswer is the size of an INT8 tensor, of which each byte is up to five in JSON.
-const largeAnswer = 3 << 20
+const largeAnswer = 2 << 20
 
 // classified is the size of a tensor that is answered as classes: 40 bytes of text for
 // each 8.
-const classified = 8 << 20
+const classified = 4 << 20
 
 // attacksWithAnswers ask for answers that are many times what was sent.
 func attacksWithAnswers() []attack {
@@ -34,8 +34,8 @@ func attacksWithAnswers() []attack {
 		{name: "classes-http-json", run: classesHTTP(false)},
 		{name: "classes-grpc", run: classesGRPC},
 		{name: "classes-unread-grpc", run: h2(4, true, unreadClasses)},
-		{name: "json-unread", run: unreadJSON(100, "")},
-		{name: "json-unread-gzip", run: unreadJSON(50, "Accept-Encoding: gzip\r\n")},
+		{name: "json-unread", run: unreadJSON(6, "")},
+		{name: "json-unread-gzip", run: unreadJSON(6, "Accept-Encoding: gzip\r\n")},
 		{name: "grpc-unread", run: h2(3, true, unreadUnary(""))},
 		{name: "grpc-unread-gzip", run: h2(3, true, unreadUnary("gzip"))},
 		{name: "load-hostages", run: hostages},
@@ -188,7 +188,7 @@ func (c *h2conn) streams(ctx context.Context, count int, m *inference.ModelInfer
 
 // unreadClasses wants classes on many streams, and takes none.
 func unreadClasses(ctx context.Context, c *h2conn, rng *rand.Rand) {
-	data := doubles(1<<20, rng)
+	data := doubles(512<<10, rng)
 	c.streams(ctx, 4, tensorMessage("floats", "FP64", int64(len(data)/8), data, int64(len(data)/8)))
 }
 
@@ -199,7 +199,7 @@ func unreadUnary(encoding string) func(context.Context, *h2conn, *rand.Rand) {
 		if encoding != "" {
 			extra = []string{"grpc-accept-encoding", encoding}
 		}
-		data := noise(2<<20, rng)
+		data := noise(1<<20, rng)
 		c.streams(ctx, 4, tensorMessage("bytes", "INT8", int64(len(data)), data, 0), extra...)
 	}
 }

@@ -75,7 +75,7 @@ func parse(args []string) (*options, error) {
 	f.BoolVar(&o.kills, "kills", true, "kill workers in between")
 	f.BoolVar(&o.verbose, "verbose", false, "say when each attack begins and ends")
 	f.DurationVar(&o.patience, "patience", 60*time.Second, "the longest that an honest exchange, of several calls maybe, may take")
-	f.Int64Var(&o.memory, "memory", 768, "MiB that the gateway may hold at any time")
+	f.Int64Var(&o.memory, "memory", 832, "MiB that the gateway may hold at any time")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ import (
 
 // The server's bounds, which -memory must have room for: arenas and bodies.
 const (
-	requestArena  = 64 << 20
+	requestArena  = 128 << 20
 	responseArena = 64 << 20
 	bodyMemory    = 192 << 20
 	maxInput      = 24 << 20
