@@ -12,16 +12,8 @@ import (
 // callbacks note who is connected, what each Envoy took, and what it refused.
 type callbacks struct{ s *Server }
 
-func (c callbacks) open(id int64) {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	c.s.streams[id] = &stream{sent: map[string]string{}}
-}
-
 func (c callbacks) closed(id int64) {
-	c.s.mu.Lock()
-	delete(c.s.streams, id)
-	c.s.mu.Unlock()
+	c.s.leave(id)
 	c.s.nudge()
 }
 
@@ -51,17 +43,18 @@ func (c callbacks) refused(id int64, kind string, why *status.Status) {
 	c.s.log.Error("control plane: an Envoy refused an update and keeps what it had", "node", node, "type", kind, "error", why.GetMessage())
 }
 
-// OnStreamOpen is called when an Envoy connects.
-func (c callbacks) OnStreamOpen(_ context.Context, id int64, _ string) error {
-	c.open(id)
-	return nil
-}
+// OnStreamOpen is called when an Envoy connects; an error ends the stream.
+func (c callbacks) OnStreamOpen(_ context.Context, id int64, _ string) error { return c.s.admit(id) }
 
 // OnStreamClosed is called when it is gone.
 func (c callbacks) OnStreamClosed(id int64, _ *corev3.Node) { c.closed(id) }
 
-// OnStreamRequest is called for each subscription, and each answer to an update.
+// OnStreamRequest is called for each subscription, and each answer to an update; an error
+// ends the stream.
 func (c callbacks) OnStreamRequest(id int64, r *discoveryv3.DiscoveryRequest) error {
+	if err := c.s.keep(id, r.GetTypeUrl(), r.GetNode(), sizeOf(r.GetResourceNames()), false); err != nil {
+		return err
+	}
 	c.s.joined(id, r.GetNode())
 	if r.GetErrorDetail() != nil {
 		c.refused(id, r.GetTypeUrl(), r.GetErrorDetail())
@@ -77,8 +70,7 @@ func (c callbacks) OnStreamResponse(context.Context, int64, *discoveryv3.Discove
 
 // OnDeltaStreamOpen is OnStreamOpen for the delta protocol.
 func (c callbacks) OnDeltaStreamOpen(_ context.Context, id int64, _ string) error {
-	c.open(deltaID(id))
-	return nil
+	return c.s.admit(deltaID(id))
 }
 
 // OnDeltaStreamClosed is OnStreamClosed for the delta protocol.
@@ -87,6 +79,9 @@ func (c callbacks) OnDeltaStreamClosed(id int64, _ *corev3.Node) { c.closed(delt
 // OnStreamDeltaRequest is OnStreamRequest for the delta protocol.
 func (c callbacks) OnStreamDeltaRequest(id int64, r *discoveryv3.DeltaDiscoveryRequest) error {
 	id = deltaID(id)
+	if err := c.s.keep(id, r.GetTypeUrl(), r.GetNode(), deltaSize(r), true); err != nil {
+		return err
+	}
 	c.s.joined(id, r.GetNode())
 	c.s.mu.Lock()
 	took := ""
@@ -111,6 +106,9 @@ func (c callbacks) OnStreamDeltaResponse(id int64, _ *discoveryv3.DeltaDiscovery
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	if st := c.s.streams[deltaID(id)]; st != nil {
+		if len(st.sent) >= maxUnanswered { // by then it answers nothing, and what it took is not known
+			clear(st.sent)
+		}
 		st.sent[r.GetNonce()] = r.GetSystemVersionInfo()
 	}
 }

@@ -33,6 +33,8 @@ type Server struct {
 	changed  bool              // mu; Run has not seen topology or a zone yet
 	zones    map[string]*zone  // mu; by name; "" is there always
 	streams  map[int64]*stream // mu
+	kept     int64             // mu; sum of the streams' sizes
+	gone     []string          // mu; zones without Envoys, whose snapshots are still in the cache
 	held     []Held            // mu
 	rejected uint64            // mu; updates that Envoys refused
 
@@ -51,7 +53,11 @@ type stream struct {
 	node string // its name, as it says
 	zone string
 	took string            // version of the clusters it took last
-	sent map[string]string // nonce → version, of clusters over delta
+	sent map[string]string // nonce → version, of clusters over delta; at most maxUnanswered
+	// names are the bytes of the names it subscribed to, by type; size is their sum and that
+	// of its nodes.
+	names map[string]int64
+	size  int64
 }
 
 // Deps are a Server's collaborators.
@@ -148,6 +154,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // step brings every zone as far as now allows, and says when to come again.
 func (s *Server) step(ctx context.Context, now time.Time) (at time.Time, err error) {
+	s.clearGone()
 	s.mu.Lock()
 	t, secrets, changed := s.topology, s.secrets, s.changed
 	s.changed = false
@@ -253,7 +260,7 @@ func (s *Server) joined(id int64, node *corev3.Node) {
 	st.node = node.GetId()
 	z := node.GetLocality().GetZone()
 	if s.zones[z] == nil {
-		if len(s.zones) >= maxZones {
+		if len(s.zones) >= maxZones && !s.dropZoneLocked() {
 			return
 		}
 		s.zones[z] = &zone{rollout: NewRollout(s.cfg)}
