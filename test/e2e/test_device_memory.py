@@ -1,7 +1,10 @@
 """CUDA regions through the real server and workers, with a driver on plain memory in the place of NVIDIA's."""
 import base64
+import concurrent.futures
+import json
 import shutil
 import subprocess
+import time
 
 import numpy as np
 import pytest
@@ -94,3 +97,92 @@ def test_refused(server, memory, protocol):
             assert text in e.value.message()
         client.register_cuda_shared_memory("device", handle(memory), 0, VALUES.nbytes)  # the name is free
         client.unregister_cuda_shared_memory()
+
+
+def register(server, name, raw, device, size):
+    """(status, text) of a register call whose handle is base64 of raw, or any text."""
+    text = raw if isinstance(raw, str) else base64.b64encode(raw).decode()
+    body = json.dumps({"raw_handle": {"b64": text}, "device_id": device, "byte_size": size})
+    status, _, answer = server.ask(f"/v2/cudasharedmemory/region/{name}/register", body.encode())
+    return status, answer.decode()
+
+
+def test_forged(server, memory):
+    """Handles that nobody exported, of other lengths, devices that are none, sizes that can't be: refused, and nothing is kept."""
+    good = str(memory).encode().ljust(64, b"\0")
+    rng = np.random.default_rng(23)
+    cases = [(rng.bytes(64), 0, 4) for _ in range(20)]
+    other = [b"", good[:63], good + b"\0", good * 20000, "no base64!", b"\0" * 64, b"/dev/zero".ljust(64, b"\0")]
+    cases += [(raw, 0, 4) for raw in other]
+    cases += [(good, d, 4) for d in (-1, 1, 7, 2**31 - 1, 2**31, -2**63, 2**63 - 1, 2**64, 0.5, "0")]
+    cases += [(good, 0, n) for n in (-1, VALUES.nbytes + 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64)]
+    for raw, device, size in cases:
+        status, text = register(server, "forged", raw, device, size)
+        assert status in (400, 501) or status == 500 and "JSON" in text, (raw[:70], device, size, status, text[:300])
+    with httpclient.InferenceServerClient(server.http) as client:
+        assert client.get_cuda_shared_memory_status() == []
+        for _ in range(200):  # the driver opens 64 at a time
+            client.register_cuda_shared_memory("device", base64.b64encode(good), 0, VALUES.nbytes)
+            client.unregister_cuda_shared_memory("device")
+
+
+@pytest.mark.parametrize("name", ["there", "elsewhere"])
+def test_places_outside(server, memory, name):
+    """Offsets and sizes that leave the region, also by overflow."""
+    with httpclient.InferenceServerClient(server.http) as client:
+        client.register_cuda_shared_memory("device", handle(memory), 0, VALUES.nbytes)
+        for offset in (VALUES.nbytes, VALUES.nbytes - 28, 2**40, 2**63 - 16, 2**64 - 16):
+            for into in (False, True):
+                tensor = {"name": "INPUT0", "shape": [1, 8], "datatype": "FP32"}
+                place = {"shared_memory_region": "device", "shared_memory_byte_size": 32, "shared_memory_offset": offset}
+                inside = dict(place, shared_memory_offset=0)
+                body = {"inputs": [dict(tensor, parameters=inside if into else place)],
+                        "outputs": [{"name": "OUTPUT0", "parameters": place if into else inside}]}
+                status, _, answer = server.ask(f"/v2/models/{name}/infer", json.dumps(body).encode())
+                assert status == 400, (offset, into, status, answer)
+        client.unregister_cuda_shared_memory("device")
+    assert memory.read_bytes() == VALUES.tobytes()
+
+
+@pytest.mark.parametrize("name", ["there", "elsewhere"])
+def test_unregistered_in_use(server, memory, name):
+    """Requests that are under way when a region is unregistered are answered, or refused; when the call has returned nothing
+    writes to the memory, and what was answered is there."""
+    place = {"shared_memory_region": "device", "shared_memory_byte_size": 32}
+    tensor = {"name": "INPUT0", "shape": [1, 8], "datatype": "FP32", "parameters": dict(place, shared_memory_offset=0)}
+    answered = []
+    with httpclient.InferenceServerClient(server.http) as client, concurrent.futures.ThreadPoolExecutor(4) as others:
+        for turn in range(25):
+            fresh = VALUES.copy()
+            fresh[:8] = turn
+            memory.write_bytes(fresh.tobytes())
+            client.register_cuda_shared_memory("device", handle(memory), 0, VALUES.nbytes)
+
+            def ask(i):
+                body = {"inputs": [tensor], "outputs": [{"name": "OUTPUT0", "parameters": dict(place, shared_memory_offset=32 * (i + 1))}]}
+                return server.ask(f"/v2/models/{name}/infer", json.dumps(body).encode())[0]
+            calls = [others.submit(ask, i) for i in range(4)]
+            time.sleep(turn % 5 / 1000)
+            client.unregister_cuda_shared_memory("device")
+            after = memory.read_bytes()
+            for i, call in enumerate(calls):
+                assert call.result(20) in (200, 400, 404)
+                if call.result() == 200:
+                    answered.append(i)
+                    assert after[32 * (i + 1):32 * (i + 2)] == fresh[:8].tobytes(), (turn, i)
+            time.sleep(0.02)
+            assert memory.read_bytes() == after, turn
+    assert answered
+
+
+def test_one_handle_of_two(server, memory):
+    """Two names of one allocation are two regions: one that goes leaves the other."""
+    with httpclient.InferenceServerClient(server.http) as client:
+        for name in ("first", "second"):
+            client.register_cuda_shared_memory(name, handle(memory), 0, VALUES.nbytes)
+        client.unregister_cuda_shared_memory("first")
+        tensor = httpclient.InferInput("INPUT0", [1, 8], "FP32")
+        tensor.set_shared_memory("second", 32)
+        got = client.infer("there", [tensor]).as_numpy("OUTPUT0")
+        client.unregister_cuda_shared_memory("second")
+    assert np.array_equal(got[0], VALUES[:8])

@@ -25,7 +25,8 @@ def server(built, request, tmp_path_factory):
     pair = certificate(folder, "server", ca)
     flags = []
     for p in ("http", "grpc"):
-        flags += [f"--{p}-transport={request.param}", f"--{p}-server-cert={pair[0]}", f"--{p}-server-key={pair[1]}", f"--{p}-root-cert={ca[0]}"]
+        flags += [f"--{p}-transport={request.param}", f"--{p}-server-cert={pair[0]}", f"--{p}-server-key={pair[1]}",
+                  f"--{p}-root-cert={ca[0]}"]
     s = harness.Server([harness.TEST_MODELS], [*flags, "--grpc-use-ssl=true"], scheme="https")
     s.folder_of_certificates, s.ca = folder, ca
     harness.wait_for(lambda: talk(s, "http") or talk(s, "grpc"), 60, "an answer over TLS")
@@ -109,8 +110,8 @@ def test_h2_over_the_http_port(server):
     """Where both are offered either may be chosen, and what was chosen is spoken."""
     got = talk(server, "http", ["h2", "http/1.1"])
     assert got.startswith(b"HTTP/1.1 200") or got[3:4] == b"\4", got
-    c = context(server.ca[0], ["http/1.1"])
-    with socket.create_connection(("127.0.0.1", server.ports["http"]), SOON) as plain, c.wrap_socket(plain, server_hostname="localhost") as t:
+    c, address = context(server.ca[0], ["http/1.1"]), ("127.0.0.1", server.ports["http"])
+    with socket.create_connection(address, SOON) as plain, c.wrap_socket(plain, server_hostname="localhost") as t:
         t.sendall(PREFACE)  # which is not what was agreed on
         said = t.recv(1000)
     assert not said.startswith(b"HTTP/1.1 200"), said
@@ -122,7 +123,8 @@ def test_renegotiation(server, port, keys):
     """TLS 1.2 clients can't negotiate anew. Keys of TLS 1.3 may be updated, and many updates cost little."""
     version, key = keys.split()
     before = used(server)
-    p = subprocess.Popen(["openssl", "s_client", version, "-alpn", "h2" if port == "grpc" else "http/1.1", "-connect", f"127.0.0.1:{server.ports[port]}", "-CAfile", server.ca[0]],
+    command = ["openssl", "s_client", version, "-alpn", "h2" if port == "grpc" else "http/1.1", "-CAfile", server.ca[0]]
+    p = subprocess.Popen([*command, "-connect", f"127.0.0.1:{server.ports[port]}"],
                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         for _ in range(60):  # a read of its own makes each line a command
@@ -175,7 +177,8 @@ def test_connections_that_end_early(server, port):
         with socket.create_connection(("127.0.0.1", server.ports[port]), SOON) as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             s.sendall(begun[:1 + i * len(begun) // 300])
-        with socket.create_connection(("127.0.0.1", server.ports[port]), SOON) as s, c.wrap_socket(s, server_hostname="localhost", session=session) as t:
+        with socket.create_connection(("127.0.0.1", server.ports[port]), SOON) as s, \
+                c.wrap_socket(s, server_hostname="localhost", session=session) as t:
             session = t.session or session
     assert used(server) - before < 15
 
@@ -193,7 +196,8 @@ def test_chains_of_thousands(server, port, tmp_path):
         c = context(server.ca[0], ["h2"] if port == "grpc" else None)
         c.load_cert_chain(chain, pair[1])
         try:
-            with socket.create_connection(("127.0.0.1", server.ports[port]), SOON) as plain, c.wrap_socket(plain, server_hostname="localhost") as t:
+            with socket.create_connection(("127.0.0.1", server.ports[port]), SOON) as plain, \
+                    c.wrap_socket(plain, server_hostname="localhost") as t:
                 t.sendall(PREFACE if port == "grpc" else READY)
                 assert not t.recv(10), f"a chain of {count} was taken"
         except (ssl.SSLError, ConnectionError):
