@@ -19,7 +19,7 @@ type change struct {
 }
 
 // abandonedFor is how long a call that its caller abandoned may go on in the server.
-const abandonedFor = 10 * time.Second
+const abandonedFor = 3 * time.Second
 
 // keptFor is how long a superseded change is kept: longer than any exchange may take.
 const keptFor = 3 * time.Minute
