@@ -28,7 +28,7 @@ const maxHead = 64 << 10
 // newLibrary makes a server, whose workers run until Shutdown.
 func newLibrary(cfg *Config, service *Service, t *tls.Config) library {
 	l := library{grpc.NewServer(options(cfg, service, t)...), t == nil}
-	service.Register(l.Server)
+	service.Register(lendingRegistrar{l.Server})
 	service.registerReflection(l.Server)
 	return l
 }
@@ -43,7 +43,8 @@ func options(cfg *Config, service *Service, t *tls.Config) []grpc.ServerOption {
 		pings = keepalive.EnforcementPolicy{MinTime: 1, PermitWithoutStream: true} // no ping is a strike
 	}
 	opts := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(service.Codec()),
+		grpc.ForceServerCodecV2(lendingCodec{service.Codec()}),
+		grpc.StatsHandler(loanEvents{}),
 		grpc.MaxRecvMsgSize(int(cfg.MaxMessage)),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(cfg.MaxStreams),

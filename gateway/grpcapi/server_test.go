@@ -45,6 +45,8 @@ type rig struct {
 	client   inference.GRPCInferenceServiceClient
 	conn     *grpc.ClientConn
 	regions  *regions.Registry
+	// responses counts what responses hold; nil: nothing does
+	responses *infer.Budget
 }
 
 type option func(*Config, *rig)
@@ -57,7 +59,7 @@ func start(t *testing.T, options ...option) *rig {
 	for _, o := range options {
 		o(&cfg, r)
 	}
-	server, err := NewServer(t.Context(), cfg, Deps{Pipeline: r.pipeline, Control: r.control, Bodies: r.bodies, Load: r.load, Regions: r.regions, Failed: r.failed})
+	server, err := NewServer(t.Context(), cfg, Deps{Pipeline: r.pipeline, Control: r.control, Bodies: r.bodies, Load: r.load, Regions: r.regions, Failed: r.failed, Responses: r.responses})
 	if err != nil {
 		t.Fatal(err)
 	}
