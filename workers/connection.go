@@ -138,9 +138,14 @@ func (c *connection) share(l *lane) bool {
 	return !c.gone
 }
 
-func (c *connection) add(m *model) error {
+func (c *connection) add(ctx context.Context, m *model) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// An unload of this load may have been answered already: each call has a goroutine of its own. It comes after
+	// the end of the load's context, and the gateway has given the mailboxes to others since.
+	if ctx.Err() != nil {
+		return infer.Errorf(infer.Cancelled, "the load was given up: %w", context.Cause(ctx))
+	}
 	if c.gone {
 		return infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the connection has ended")
 	}

@@ -102,7 +102,7 @@ func (s *service) Load(ctx context.Context, r *worker.LoadRequest) (*worker.Load
 	}
 	spec.Config, spec.Instances = r.GetConfig(), len(r.GetInstances())
 	m := &model{handle: r.GetHandle(), spec: spec, ready: make(chan struct{}), stopped: make(chan struct{})}
-	if err := c.add(m); err != nil {
+	if err := c.add(ctx, m); err != nil {
 		return nil, statusOf(err)
 	}
 	measured := s.worker.measure()
