@@ -56,8 +56,15 @@ func (c *churn) models() []*reloaded { return []*reloaded{c.low, c.high, c.chain
 // next is a number that no load of the model has added before, for 32767 loads.
 func (m *reloaded) next() int32 { return (m.turn.Add(1)%32767 + 1) << m.shift }
 
+// comeback is how long an ensemble may take to serve again after its steps do, where another
+// load of it is under way.
+const comeback = 500 * time.Millisecond
+
 // served says that calls to the model must be answered all the time between two times.
 func (m *reloaded) served(begin, end time.Time) bool {
+	if len(m.steps) > 0 {
+		begin = begin.Add(-comeback)
+	}
 	return m.stepsServed(begin, end) && m.history.served(begin, end)
 }
 

@@ -213,7 +213,7 @@ func (f *figures) more(than *figures, memory bool) error {
 	over("descriptors", int64(f.fds), int64(than.fds)+10)
 	over("worker's descriptors", int64(f.workerFDs), int64(than.workerFDs)+5)
 	over("bytes of bodies", f.bodies, 0)
-	over("bytes of the request arena", f.arena, than.arena+64<<10) // blocks that are handed out in pieces
+	over("bytes of the request arena", f.arena, than.arena+512<<10) // each instance keeps some for its descriptors
 	over("files that load calls brought", int64(f.brought), int64(than.brought))
 	if memory {
 		over("resident bytes", f.resident, than.resident*5/4+requestArena+responseArena)
