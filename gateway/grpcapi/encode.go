@@ -46,7 +46,7 @@ func (s *Service) encode(c *Call, r *infer.Response) error {
 		return err
 	}
 	n := headSize(r)
-	head, pooled := c.small[:0], (*[]byte)(nil)
+	head, pooled := c.small[:0], rented{}
 	switch {
 	case n <= len(c.small):
 	case n <= maxRoom && c.stream != nil: // whose memory lives longer than one call
@@ -58,10 +58,10 @@ func (s *Service) encode(c *Call, r *infer.Response) error {
 		head = make([]byte, 0, n)
 	default:
 		var err error
-		if pooled, err = s.pooled(n); err != nil {
+		if pooled, err = s.rent(n); err != nil {
 			return err
 		}
-		head = (*pooled)[:0]
+		head = (*pooled.data)[:0]
 	}
 	head = appendHead(head, r)
 	var cutMemory [4]cut
@@ -70,14 +70,23 @@ func (s *Service) encode(c *Call, r *infer.Response) error {
 	return nil
 }
 
-// pooled is memory for n bytes of a message, counted until heads has it back.
-func (s *Service) pooled(n int) (*[]byte, error) {
+// rented is memory of a pool. The zero value is none.
+type rented struct {
+	data *[]byte
+	pool mem.BufferPool
+}
+
+// rent gives memory for n bytes of a message, which is counted from infer.CountFrom bytes on until its pool has it back.
+func (s *Service) rent(n int) (rented, error) {
+	if n < infer.CountFrom {
+		return rented{s.heads.Under.Get(n), s.heads.Under}, nil
+	}
 	b := s.heads.Get(n)
 	if err := s.heads.Budget.Take(int64(cap(*b))); err != nil {
 		s.heads.Under.Put(b)
-		return nil, err
+		return rented{}, err
 	}
-	return b, nil
+	return rented{b, s.heads}, nil
 }
 
 // cut is a place in the head where an output's bytes stand in the message.
@@ -87,12 +96,12 @@ type cut struct {
 }
 
 // join makes the message: pieces of head and, between them, outputs where they lie.
-func (s *Service) join(c *Call, head []byte, pooled *[]byte, cuts []cut, r *infer.Response) mem.BufferSlice {
+func (s *Service) join(c *Call, head []byte, pooled rented, cuts []cut, r *infer.Response) mem.BufferSlice {
 	parts, from := c.parts[:0], 0
 	var whole mem.Buffer
-	if pooled != nil {
-		*pooled = head
-		whole = mem.NewBuffer(pooled, s.heads)
+	if pooled.data != nil {
+		*pooled.data = head
+		whole = mem.NewBuffer(pooled.data, pooled.pool)
 		defer whole.Free() // the pieces hold references of their own
 	}
 	piece := func(to int) mem.Buffer {
