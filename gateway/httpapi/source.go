@@ -41,7 +41,7 @@ type jsonSource struct {
 
 // newJSONSource is the text behind head. The outputs were checked; they and head must not change before it is closed.
 func newJSONSource(head []byte, outputs []infer.Tensor) *jsonSource {
-	piece, _ := pieceBuffers.Get().(*[]byte) // what else
+	piece, _ := pieceBuffers.Get().(*[]byte) // the pool has nothing else
 	return &jsonSource{head: head, outputs: outputs, piece: piece}
 }
 
