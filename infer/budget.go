@@ -9,7 +9,7 @@ type Budget struct {
 	Limit int64 // bytes at one time; 0: no limit
 
 	used    atomic.Int64
-	refused atomic.Int64 // when Take last refused, on the clock of Now; 0: never
+	refused Refusal // by Take, of what the whole limit had room for
 }
 
 // CountFrom is the size in bytes from which responses are counted one by one. Smaller ones are bounded by the number
@@ -27,7 +27,7 @@ func (b *Budget) Take(n int64) error {
 	}
 	b.used.Add(-n)
 	if n <= b.Limit {
-		b.refused.Store(Now())
+		b.refused.Note()
 	}
 	return Refusef(Unavailable, ReasonMemory,
 		"%d bytes of responses are being held, the most is %d and this one needs %d", used-n, b.Limit, n)
@@ -55,20 +55,13 @@ func (b *Budget) Used() int64 {
 	return b.used.Load()
 }
 
-// recently is how long, in ns, a refusal counts as scarcity.
-const recently = 2_000_000_000
-
 // Scarce says that more than half of the limit is used, or that Take refused something in the last two seconds that
 // the whole limit had room for.
 func (b *Budget) Scarce() bool {
 	if b == nil || b.Limit == 0 {
 		return false
 	}
-	if b.used.Load() > b.Limit/2 {
-		return true
-	}
-	at := b.refused.Load()
-	return at != 0 && Now()-at < recently
+	return b.used.Load() > b.Limit/2 || b.refused.Recent()
 }
 
 // Counted counts data, which is on the heap, until the last Release of the memory that is returned, whose one

@@ -36,7 +36,7 @@ type Bodies struct {
 	arena atomic.Int64 // of out, in the arena
 	small sync.Pool    // of *body with cap(data) == ArenaFrom
 
-	refused atomic.Int64 // when somebody last got none, on the clock of infer.Now
+	refused infer.Refusal // of memory to somebody who could have had some
 }
 
 type body struct {
@@ -53,7 +53,7 @@ func (m *Bodies) Body(n int64) (*infer.Buffer, error) {
 	if out := m.out.Add(n); m.Limit > 0 && out > m.Limit {
 		m.out.Add(-n)
 		if n <= m.Limit {
-			m.refused.Store(infer.Now())
+			m.refused.Note()
 		}
 		return nil, infer.Refusef(infer.Unavailable, infer.ReasonMemory,
 			"%d bytes of request bodies are being served, the most is %d", out-n, m.Limit)
@@ -65,7 +65,7 @@ func (m *Bodies) Body(n int64) (*infer.Buffer, error) {
 	if err != nil {
 		m.out.Add(-n)
 		if m.ArenaSize == 0 || n <= m.ArenaSize {
-			m.refused.Store(infer.Now())
+			m.refused.Note()
 		}
 		return nil, err
 	}
@@ -80,17 +80,11 @@ func (m *Bodies) Scarce() bool {
 	return m.Limit > 0 && m.out.Load() > m.Limit/2 || m.ArenaSize > 0 && m.arena.Load() > m.ArenaSize/2
 }
 
-// lately is how long a refusal counts, in ns: what is free may lie in pieces that are too small.
-const lately = 2_000_000_000
-
 // Pressed says that memory of bodies or of answers is scarce, or that somebody got none in the
 // last two seconds who could have. Front ends then drop what they have for clients that don't
 // take it. It may take a lock for each worker, so it is for those who ask now and then.
 func (m *Bodies) Pressed() bool {
-	if at := m.refused.Load(); at != 0 && infer.Now()-at < lately {
-		return true
-	}
-	return m.Scarce() || m.Answers != nil && m.Answers()
+	return m.refused.Recent() || m.Scarce() || m.Answers != nil && m.Answers()
 }
 
 // InUse is how many bytes are out.

@@ -2,6 +2,8 @@ package client
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/workers/shm"
@@ -43,7 +45,7 @@ func TestScarceWhileAnswersAreHeld(t *testing.T) {
 
 // A result for which the worker has no memory counts for a while, however little is held.
 func TestScarceAfterARefusal(t *testing.T) {
-	{
+	synctest.Test(t, func(t *testing.T) {
 		arena, err := shm.NewPeerArena("test", 1<<20)
 		if err != nil {
 			t.Fatal(err)
@@ -57,11 +59,11 @@ func TestScarceAfterARefusal(t *testing.T) {
 		if got := infer.ReasonOf(r.refusal(infer.Unavailable, infer.ReasonMemory, "no")); !m.scarce() || got != infer.ReasonMemory {
 			t.Errorf("a refusal for want of memory: scarce %t, reason %q", m.scarce(), got)
 		}
-		m.refused.Store(infer.Now() - lately)
+		time.Sleep(2 * time.Second)
 		if m.scarce() {
 			t.Error("scarce two seconds later")
 		}
-	}
+	})
 }
 
 // Results of a worker with which no memory is shared count in the budget, until they are let go of; over its limit

@@ -29,9 +29,9 @@ type peerMemory struct {
 	responses *shm.Arena
 	lane      *shm.Lane
 	log       *slog.Logger
-	refs      atomic.Int64 // the session's, and one for each result that is held
-	held      atomic.Int64 // bytes of tensors of these results
-	refused   atomic.Int64 // when the worker last had no memory for a result, on the clock of infer.Now
+	refs      atomic.Int64  // the session's, and one for each result that is held
+	held      atomic.Int64  // bytes of tensors of these results
+	refused   infer.Refusal // of memory for a result, by the worker
 }
 
 // release gives back a result. The last one of a session that has ended unmaps the memory on a
@@ -58,8 +58,7 @@ func (m *peerMemory) close() {
 
 // scarce says that half of it is held, or that the worker had none for a result lately.
 func (m *peerMemory) scarce() bool {
-	at := m.refused.Load()
-	return m.held.Load() >= m.responses.Size()/2 || at != 0 && infer.Now()-at < lately
+	return m.held.Load() >= m.responses.Size()/2 || m.refused.Recent()
 }
 
 func (m *peerMemory) view(s wire.Segment) ([]byte, error) {
@@ -225,7 +224,7 @@ func (l *laneLink) complete(c *shm.Completion) (woke bool, err error) {
 		return false, fmt.Errorf("a result came for batch %d, which mailbox %d does not have", c.Batch, c.Mailbox)
 	}
 	if c.Fault != 0 {
-		l.memory.refused.Store(infer.Now())
+		l.memory.refused.Note()
 		err := infer.Refusef(infer.Unavailable, infer.ReasonMemory, "the worker had no memory left for the result")
 		e.finish(b, &infer.Result{Err: err})
 		return b.Woke, nil

@@ -182,7 +182,7 @@ func known(r infer.Reason) infer.Reason {
 // refusal is an error of a worker. One for want of memory is noted.
 func (r *received) refusal(code infer.Code, reason infer.Reason, text string) error {
 	if reason == infer.ReasonMemory && r.memory != nil {
-		r.memory.refused.Store(infer.Now())
+		r.memory.refused.Note()
 	}
 	return infer.Refusef(code, known(reason), "%s", text)
 }

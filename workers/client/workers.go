@@ -190,10 +190,6 @@ func (w *Workers) Memory() *shm.Arena { return w.memory }
 // the worker has answered: see Layout.
 func (w *Workers) Layout() *Layout { return &Layout{Arena: w.memory, w: w} }
 
-// lately is how long a worker's want of memory counts, in ns: what is free may lie in pieces
-// that are too small.
-const lately = 2_000_000_000
-
 // Scarce says that answers which are still held take at least half of the memory that a
 // worker of this host answers into, or that one had none for a result in the last two seconds.
 func (w *Workers) Scarce() bool {
