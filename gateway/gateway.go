@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/loop"
 	"github.com/sluice-serve/sluice/gateway/memory"
 	"github.com/sluice-serve/sluice/gateway/pipeline"
+	"github.com/sluice-serve/sluice/gateway/placements"
 	"github.com/sluice-serve/sluice/gateway/ratelimit"
 	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/gateway/repository"
@@ -64,10 +65,12 @@ type Gateway struct {
 	limits    *admission.Limits // nil: off
 	regions   *regions.Registry // nil: no shared memory of clients
 
-	http    *httpapi.Server // nil: off
-	grpc    *grpcapi.Server // nil: off
-	load    load.Answers
-	metrics []net.Listener // TCP first; none: off
+	http *httpapi.Server // nil: off
+	grpc *grpcapi.Server // nil: off
+	load load.Answers
+	// placements are the sequences that pickers of a mesh have placed here.
+	placements placements.Registry
+	metrics    []net.Listener // TCP first; none: off
 	// secured are the certificates of all front ends that speak TLS.
 	secured []*listen.Certificates
 	xds     *plane.Plane // nil: off

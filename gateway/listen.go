@@ -99,7 +99,7 @@ func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
 		names[int(code)] = code.String()
 	}
 	answers := g.stats.Front("grpc", names)
-	return grpcapi.NewServer(ctx, conf, grpcapi.Deps{Load: &g.load, Pipeline: g.pipeline, Control: g.control,
+	return grpcapi.NewServer(ctx, conf, grpcapi.Deps{Load: &g.load, Placements: &g.placements, Pipeline: g.pipeline, Control: g.control,
 		Bodies: g.bodies, Responses: g.responses, Regions: g.regions,
 		Failed: g.logFailure, Answered: func(code codes.Code) { answers.Answered(int(code)) }})
 }

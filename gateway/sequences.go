@@ -17,7 +17,7 @@ type SequencesConfig struct {
 
 // sequenceRules are the rules of all models' sequences.
 func (g *Gateway) sequenceRules() schedule.SequenceRules {
-	r := schedule.SequenceRules{Scope: g.cfg.Sequences.Scope, Wait: g.cfg.Sequences.SlotTimeout}
+	r := schedule.SequenceRules{Scope: g.cfg.Sequences.Scope, Wait: g.cfg.Sequences.SlotTimeout, Placements: &g.placements}
 	if g.limits != nil {
 		r.Limits = sequenceLimits{g.limits}
 	}

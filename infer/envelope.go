@@ -97,6 +97,9 @@ type Envelope struct {
 	// Target is the model, or model/version, that answers in place of what the path or
 	// the message says; "": none.
 	Target string
+	// Placement is what the picker of a mesh said of the call's sequence; nil: no picker says
+	// where sequences live.
+	Placement *Placement
 
 	// Span is the call in its trace; zero where nobody traces, or nobody named a trace
 	// and the call is not sampled. Of a call that is not sampled Span.Span is the

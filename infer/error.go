@@ -63,8 +63,10 @@ const (
 	ReasonMemory        Reason = "memory_full"
 	ReasonWorkerLost    Reason = "worker_lost"
 	ReasonTooLarge      Reason = "too_large"
-	ReasonSequenceSlots Reason = "sequence_slots" // a new sequence has waited too long for a slot of an instance
-	ReasonSlowClient    Reason = "slow_client"    // answers of a stream wait for their client beyond the bound
+	ReasonSequenceSlots Reason = "sequence_slots"    // a new sequence has waited too long for a slot of an instance
+	ReasonSequenceLost  Reason = "sequence_lost"     // the sequence has ended, or a newer one of its ID lives elsewhere
+	ReasonUnplaced      Reason = "sequence_unplaced" // nothing in the mesh says where the sequence lives
+	ReasonSlowClient    Reason = "slow_client"       // answers of a stream wait for their client beyond the bound
 
 	ReasonUnauthenticated Reason = "unauthenticated" // who calls is not proved
 	ReasonForbidden       Reason = "forbidden"       // the policy does not give the right

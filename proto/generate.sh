@@ -11,4 +11,4 @@ go build -o "$plugins/" google.golang.org/protobuf/cmd/protoc-gen-go google.gola
 PATH=$plugins:$PATH "$PYTHON" -m grpc_tools.protoc -I. \
   --go_out=. --go_opt=module=github.com/sluice-serve/sluice \
   --go-grpc_out=. --go-grpc_opt=module=github.com/sluice-serve/sluice \
-  proto/modelconfig/model_config.proto proto/inference/grpc_service.proto proto/worker/worker.proto proto/admin/admin.proto
+  proto/modelconfig/model_config.proto proto/inference/grpc_service.proto proto/worker/worker.proto proto/admin/admin.proto proto/mesh/mesh.proto

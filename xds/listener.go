@@ -17,6 +17,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sluice-serve/sluice/infer"
 )
 
 // DefaultPort is where Envoy listens when the topology says nothing.
@@ -95,11 +97,12 @@ func (b *builder) manager(l *Listener) *managerv3.HttpConnectionManager {
 }
 
 // strip takes from each call, before anything looks at it, what only the mesh may say of
-// one: who calls, with what proof, what answers, and where the picker sent it. Limits and
+// one: who calls, with what proof, what answers, where the picker sent it, and what
+// it said of its sequence. Limits and
 // logs by the caller's name hold then also where no authorization service sets it.
 func (b *builder) strip() *corev3.TypedExtensionConfig {
 	m := &earlyv3.HeaderMutation{}
-	for _, name := range []string{PrincipalHeader, ProofHeader, TargetHeader, DestinationHeader, PickHeader} {
+	for _, name := range []string{PrincipalHeader, ProofHeader, TargetHeader, DestinationHeader, PickHeader, infer.PlacementHeader} {
 		m.Mutations = append(m.Mutations, &mutationv3.HeaderMutation{Action: &mutationv3.HeaderMutation_Remove{Remove: name}})
 	}
 	return &corev3.TypedExtensionConfig{Name: "envoy.http.early_header_mutation.header_mutation", TypedConfig: b.packed(m)}

@@ -18,6 +18,8 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sluice-serve/sluice/infer"
 )
 
 // RouteTable is the name of the one route configuration.
@@ -49,6 +51,13 @@ func (b *builder) routes() {
 		IncludeAttemptCountInResponse: true,
 		RequestBodyBufferLimit:        wrapperspb.UInt64(uint64(b.up.BufferBytes)),
 		RateLimits:                    b.rateLimits(),
+	}
+	if b.t.Services.Picker != nil {
+		// A call of which the picker said nothing, since it is away or slow, says so: no gateway
+		// takes it for a sequence's.
+		host.RequestHeadersToAdd = append(host.RequestHeadersToAdd, &corev3.HeaderValueOption{
+			Header:       &corev3.HeaderValue{Key: infer.PlacementHeader, Value: infer.Unplaced},
+			AppendAction: corev3.HeaderValueOption_ADD_IF_ABSENT})
 	}
 	for _, c := range b.calls() {
 		for _, stream := range []bool{true, false} {
@@ -310,6 +319,10 @@ func (b *builder) mirrors(c call) []*routev3.RouteAction_RequestMirrorPolicy {
 		if m.Model != c.target.Model || m.Version != c.target.Version {
 			p.RequestHeadersMutations = []*mutationv3.HeaderMutation{{Action: &mutationv3.HeaderMutation_Append{
 				Append: b.set(TargetHeader, modelPath(m.Model, m.Version))}}}
+		}
+		if b.t.Services.Picker != nil { // a copy's sequence is nobody's
+			p.RequestHeadersMutations = append(p.RequestHeadersMutations, &mutationv3.HeaderMutation{
+				Action: &mutationv3.HeaderMutation_Remove{Remove: infer.PlacementHeader}})
 		}
 		out = append(out, p)
 	}

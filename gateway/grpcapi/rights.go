@@ -33,6 +33,7 @@ var methods = map[string]method{
 	"ModelConfig":       {infer.ActionModelConfig, false},
 	"ModelStatistics":   {infer.ActionStatistics, false},
 	"StreamCoreMetrics": {infer.ActionStatistics, false},
+	"StreamPlacements":  {infer.ActionStatistics, false},
 	"TraceSetting":      {infer.ActionTrace, true},
 	"LogSettings":       {infer.ActionLogging, true},
 
@@ -68,7 +69,7 @@ func Describe(path string, env *infer.Envelope) bool {
 
 func ours(service string) bool {
 	switch service {
-	case "inference.GRPCInferenceService", "grpc.health.v1.Health", "sluice.admin.Admin", "xds.service.orca.v3.OpenRcaService",
+	case "inference.GRPCInferenceService", "grpc.health.v1.Health", "sluice.admin.Admin", "xds.service.orca.v3.OpenRcaService", "sluice.mesh.Placements",
 		"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection":
 		return true
 	}

@@ -16,10 +16,12 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-serve/sluice/gateway/h2"
+	"github.com/sluice-serve/sluice/gateway/placements"
 	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/admin"
 	"github.com/sluice-serve/sluice/proto/inference"
+	"github.com/sluice-serve/sluice/proto/mesh"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
 )
 
@@ -94,8 +96,10 @@ type Deps struct {
 	Failed func(ctx context.Context, method string, req *infer.Request, err error)
 	// Answered is told the code of every unary call that ends; nil: nobody counts.
 	Answered func(code codes.Code)
-	Load     Load              // nil: nothing is said of the load
-	Regions  *regions.Registry // of clients' shared memory; nil: there is none
+	Load     Load // nil: nothing is said of the load
+	// Placements are the sequences that pickers of a mesh placed here; nil: no picker is told.
+	Placements *placements.Registry
+	Regions    *regions.Registry // of clients' shared memory; nil: there is none
 	// Responses counts what responses hold on the heap until they are written; nil: it is not counted.
 	Responses *infer.Budget
 }
@@ -110,8 +114,11 @@ type Service struct {
 	bodies   Bodies
 	failure  func(context.Context, string, *infer.Request, error)
 	answered func(codes.Code)
-	load     Load              // nil: none
-	regions  *regions.Registry // nil: none
+	load     Load // nil: none
+
+	placements *placements.Registry // nil: none
+
+	regions *regions.Registry // nil: none
 
 	forward  *regexp.Regexp // headers that become parameters; nil: none
 	standard bool
@@ -144,10 +151,11 @@ type ServiceConfig struct {
 // NewService makes a Service. It fails on a pattern that is no regular expression.
 func NewService(cfg ServiceConfig, deps Deps) (*Service, error) {
 	s := &Service{pipeline: deps.Pipeline, control: deps.Control, bodies: deps.Bodies, failure: deps.Failed, answered: deps.Answered, load: deps.Load, regions: deps.Regions,
-		standard: cfg.StandardCodec,
-		heads:    &h2.CountedPool{Budget: deps.Responses, Under: mem.DefaultBufferPool()},
-		heap:     &h2.CountedPool{Budget: deps.Responses},
-		compress: cfg.CompressResponses, stop: make(chan struct{})}
+		placements: deps.Placements,
+		standard:   cfg.StandardCodec,
+		heads:      &h2.CountedPool{Budget: deps.Responses, Under: mem.DefaultBufferPool()},
+		heap:       &h2.CountedPool{Budget: deps.Responses},
+		compress:   cfg.CompressResponses, stop: make(chan struct{})}
 	if cfg.Forward != "" {
 		re, err := regexp.Compile("(?i)" + cfg.Forward)
 		if err != nil {
@@ -175,6 +183,9 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	r.RegisterService(&admin.Admin_ServiceDesc, adminService{s: s})
 	if s.load != nil {
 		r.RegisterService(&orcasvcv3.OpenRcaService_ServiceDesc, orcaService{s: s})
+	}
+	if s.placements != nil {
+		r.RegisterService(&mesh.Placements_ServiceDesc, placementsService{s: s, registry: s.placements})
 	}
 }
 

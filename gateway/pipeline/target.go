@@ -13,11 +13,13 @@ import (
 // so a caller without Envoy wins nothing by it.
 const TargetHeader = "x-sluice-target"
 
-// retarget notes an inference's target, and puts it in place of the path's model.
+// retarget notes what a mesh says of an inference: where its sequence lives, and its target,
+// which it puts in place of the path's model.
 func retarget(env *infer.Envelope) {
 	if env.Action != infer.ActionInference || env.Header == nil {
 		return
 	}
+	env.Placement = infer.ParsePlacement(env.Header(infer.PlacementHeader))
 	target := env.Header(TargetHeader)
 	if target == "" {
 		return

@@ -31,7 +31,7 @@ func (p *Pipeline) OpenStream(ctx context.Context, env *infer.Envelope) (context
 func (p *Pipeline) Within(ctx context.Context, outer, env *infer.Envelope) error {
 	env.Protocol, env.Method, env.Path, env.Action = outer.Protocol, outer.Method, outer.Path, infer.ActionInference
 	env.Remote, env.Unix, env.Peer, env.Certificate, env.Header = outer.Remote, outer.Unix, outer.Peer, outer.Certificate, outer.Header
-	env.Principal, env.Target = outer.Principal, outer.Target
+	env.Principal, env.Target, env.Placement = outer.Principal, outer.Target, outer.Placement
 	p.begin(env)
 	if p.tracer.On() {
 		p.tracer.Open(env)

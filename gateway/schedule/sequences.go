@@ -17,6 +17,20 @@ type SequenceRules struct {
 	Wait time.Duration
 	// Limits bounds the sequences that callers have; nil: nothing does.
 	Limits SequenceLimits
+	// Placements is told of the sequences that the picker of a mesh has placed; nil: nobody is.
+	Placements Placements
+}
+
+// Placements is told of the sequences that the picker of a mesh has placed at this gateway;
+// placements.Registry fits. It is called with a scheduler's lock held: it neither blocks nor
+// calls back.
+type Placements interface {
+	// Began says that a START of the sequence came, which ends an older one of its key. Several
+	// models may have the same sequence, as steps of an ensemble.
+	Began(s infer.PlacedSequence)
+	// Ended says that it has ended, once for each Began. lost says that it was not its callers'
+	// doing.
+	Ended(s infer.PlacedSequence, lost bool)
 }
 
 // SequenceLimits bounds the sequences that callers have; admission.Limits fits.

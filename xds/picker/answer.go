@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/xds"
 )
 
@@ -47,6 +48,9 @@ func chosen(said *Call, pick Pick, address string, body bool, h *head) *procv3.P
 			xds.DestinationHeader: structpb.NewStringValue(address)}})
 	}
 	common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, set(xds.PickHeader, pickText))
+	if p := &pick.Placement; p.Key != "" || p.Stream != 0 {
+		common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, set(infer.PlacementHeader, p.String()))
+	}
 	if h.grpc && !h.named && said.Model != "" && plain(said.Model) && plain(said.Version) {
 		// Envoy's routes by model go by these; the message it does not read.
 		common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, set(xds.ModelHeader, said.Model))
@@ -74,11 +78,17 @@ func plain(s string) bool {
 	return true
 }
 
-// refusal tells the caller that its sequence has ended: UNAVAILABLE, and 503, with the
-// reason sequence_lost. It must begin a new one; nothing is begun for it unasked.
+// refusal tells the caller that its sequence has ended, or may be at a gateway that can't be
+// asked: UNAVAILABLE, and 503, with the pick's reason. It must begin a new one; nothing is
+// begun for it unasked.
 func refusal(h *head, c *Call, pick Pick) *procv3.ProcessingResponse {
+	id := strings.TrimPrefix(c.Sequence, "s:")
 	text := fmt.Sprintf("sequence %s of model '%s' has ended: the gateway '%s' that had it is gone; begin a new sequence with the START flag",
-		strings.TrimPrefix(c.Sequence, "s:"), c.Model, pick.Owner)
+		id, c.Model, pick.Owner)
+	if pick.Why == WhyUnplaced {
+		text = fmt.Sprintf("sequence %s of model '%s' may be at a gateway that does not answer: try again, or begin a new sequence with the START flag",
+			id, c.Model)
+	}
 	r := &procv3.ImmediateResponse{Details: string(pick.Why),
 		Headers: &procv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{set(xds.ReasonHeader, string(pick.Why))}}}
 	if h.grpc {

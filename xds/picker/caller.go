@@ -41,6 +41,9 @@ func (c *caller) readShown(key, value string) {
 	}
 }
 
+// shownScope begins the scopes that stand for credentials alone.
+const shownScope = "shown:"
+
 // scope is the caller's part of a sequence's key, as gateways have it. loose says that it
 // stands for the credentials alone: another call of the sequence may show other ones, as
 // tokens are renewed.
@@ -50,7 +53,7 @@ func (c *caller) scope(by infer.SequenceScope) (scope string, loose bool) {
 		return "", false
 	case c.found:
 		if scope = by.Of(c.tenant, c.principal); scope != "" {
-			scope = "found:" + short(scope)
+			scope = "found:" + infer.ShortID(scope)
 		}
 		return scope, false
 	case c.shown == [3]string{}:
@@ -62,5 +65,5 @@ func (c *caller) scope(by infer.SequenceScope) (scope string, loose bool) {
 		h.Write([]byte{':'})
 		h.Write([]byte(text))
 	}
-	return "shown:" + hex.EncodeToString(h.Sum(nil)[:16]), true
+	return shownScope + hex.EncodeToString(h.Sum(nil)[:16]), true
 }

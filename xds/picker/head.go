@@ -1,14 +1,13 @@
 package picker
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"net/url"
 	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
+	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/xds"
 )
 
@@ -108,21 +107,9 @@ func correlation(value string) string {
 	return sequenceText(value)
 }
 
-// maxID bounds the texts of sequences' IDs and callers that are remembered, in bytes.
-const maxID = 128
-
 // sequenceText is a sequence's ID that is a text. Of a long one its beginning and a hash
 // of the whole are kept, for callers choose it.
-func sequenceText(id string) string { return "s:" + short(id) }
-
-// short is a text that is remembered.
-func short(text string) string {
-	if len(text) > maxID {
-		sum := sha256.Sum256([]byte(text))
-		text = strings.ToValidUTF8(text[:maxID/2], "") + "…" + hex.EncodeToString(sum[:16])
-	}
-	return text
-}
+func sequenceText(id string) string { return infer.SequenceID(infer.Correlation{Str: id}) }
 
 // modelOf takes model and version out of a path of the v2 protocol; "" where it names
 // none. inference: its body is an inference request.

@@ -210,7 +210,8 @@ func (s *Server) answer(h *head, c *Call, body bool) *procv3.ProcessingResponse 
 	said := *c
 	var first Pick
 	var addresses []string
-	if c.Sequence != "" {
+	stream := h.grpc && h.path == streamMethod
+	if c.Sequence != "" || stream {
 		c.Scope, c.Loose = h.caller.scope(s.cfg.Scope)
 	}
 	s.mu.Lock()
@@ -229,8 +230,11 @@ func (s *Server) answer(h *head, c *Call, body bool) *procv3.ProcessingResponse 
 		}
 	}
 	s.mu.Unlock()
-	if first.Lost {
+	if first.Refused {
 		return refusal(h, c, first)
+	}
+	if stream { // what the headers don't name belongs to the stream
+		first.Placement.Stream, first.Placement.Scope = 1, c.Scope
 	}
 	return chosen(&said, first, strings.Join(addresses, ","), body, h)
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/xds/orca"
 )
 
@@ -18,6 +19,9 @@ type Rules struct {
 	Spill float64
 	// Idle is how long a sequence without a call is remembered.
 	Idle time.Duration
+	// Lag is how long after its START a sequence may be unknown here that another picker has
+	// placed; the clocks of machines may differ by less.
+	Lag time.Duration
 	// Sequences bounds those that are remembered; the one idle longest goes first.
 	Sequences int
 }
@@ -31,6 +35,9 @@ func (r Rules) filled() Rules {
 	}
 	if r.Idle <= 0 {
 		r.Idle = 10 * time.Minute
+	}
+	if r.Lag <= 0 {
+		r.Lag = 5 * time.Second
 	}
 	if r.Sequences <= 0 {
 		r.Sequences = 1 << 18
@@ -59,26 +66,29 @@ type Why string
 
 // The reasons of a pick. Those of Refused are the reasons of a refusal.
 const (
-	WhyLoad       Why = "load"           // where it is done first
-	WhyCache      Why = "cache"          // where its answer is, if it was asked before
-	WhySpill      Why = "cache_spill"    // there is too much to do there
-	WhySequence   Why = "sequence"       // its sequence is there
-	WhyStart      Why = "sequence_start" // a new sequence
-	WhyGuess      Why = "sequence_guess" // nobody knows where its sequence is
-	WhyNoModel    Why = "no_model"       // no gateway has it ready
-	WhyNobody     Why = "no_gateway"     // no gateway reports
-	WhyUnnamed    Why = "no_model_named" // the call is for no model
-	WhyLost       Why = "sequence_lost"  // refused: its sequence ended with its gateway
-	WhyUnreadable Why = "unreadable"     // its body could not be read
+	WhyLoad       Why = "load"              // where it is done first
+	WhyCache      Why = "cache"             // where its answer is, if it was asked before
+	WhySpill      Why = "cache_spill"       // there is too much to do there
+	WhySequence   Why = "sequence"          // its sequence is there
+	WhyStart      Why = "sequence_start"    // a new sequence
+	WhyGuess      Why = "sequence_guess"    // no gateway has its sequence
+	WhyNoModel    Why = "no_model"          // no gateway has it ready
+	WhyNobody     Why = "no_gateway"        // no gateway reports
+	WhyUnnamed    Why = "no_model_named"    // the call is for no model
+	WhyLost       Why = "sequence_lost"     // refused: its sequence ended with its gateway
+	WhyUnplaced   Why = "sequence_unplaced" // refused: its sequence may be at a gateway that has not told yet
+	WhyStream     Why = "stream"            // its sequences are its own
+	WhyUnreadable Why = "unreadable"        // its body could not be read
 )
 
-// Pick is a decision. Gateway "" leaves it to Envoy, unless Lost: then the call is to be
-// refused, since its sequence has ended with Owner.
+// Pick is a decision. Gateway "" leaves it to Envoy, unless Refused: then the call is to be
+// refused, since its sequence has ended with Owner, or may be where nobody can ask.
 type Pick struct {
-	Gateway string
-	Why     Why
-	Lost    bool
-	Owner   string
+	Gateway   string
+	Why       Why
+	Refused   bool
+	Owner     string          // of a lost sequence
+	Placement infer.Placement // what the gateway is told of the call's sequence; Key "": nothing
 }
 
 // gateway is one gateway as the State knows it.
@@ -93,6 +103,7 @@ type gateway struct {
 	life     float64            // orca.Gateway.Started
 	sent     map[sentTo]float64 // calls sent there since its last report
 	owned    map[*sequence]bool // sequences that live there
+	feed     feed
 }
 
 // sentTo is a model version, as far as calls name it.
@@ -104,6 +115,8 @@ type State struct {
 	gateways []*gateway // by name
 	table    table
 	eligible []candidate // scratch
+	// epoch makes the epochs of placements: each is newer than after, and than those before.
+	epoch func(after uint64) uint64
 }
 
 // candidate is a gateway that could take a call.
@@ -117,7 +130,7 @@ type candidate struct {
 // NewState makes a State that knows no gateway.
 func NewState(rules Rules) *State {
 	rules = rules.filled()
-	return &State{rules: rules, table: newTable(rules)}
+	return &State{rules: rules, table: newTable(rules), epoch: infer.NewEpoch}
 }
 
 // Member is a gateway that there is.
@@ -170,10 +183,12 @@ func (s *State) Report(now time.Duration, name string, load orca.Gateway) {
 }
 
 // Gone says that a gateway can't be reached any more. Its sequences end with their next
-// calls, unless it reports before those in the life that it had: then it was only slow.
-func (s *State) Gone(name string) {
+// calls, unless it reports before those in the life that it had: then it was only slow. ended
+// says that its process is gone for certain.
+func (s *State) Gone(name string, ended bool) {
 	if g := s.find(name); g != nil {
 		g.dead = true
+		g.feed.told = g.feed.told || ended
 	}
 }
 
@@ -192,7 +207,7 @@ func (s *State) Pick(now time.Duration, c *Call, random uint64) Pick {
 		return Pick{Why: WhyUnnamed}
 	}
 	if c.Sequence != "" && !c.Start {
-		if p, ok := s.owned(now, c); ok {
+		if p, ok := s.continued(now, c); ok {
 			return p
 		}
 	}
@@ -208,59 +223,6 @@ func (s *State) Pick(now time.Duration, c *Call, random uint64) Pick {
 	g := s.quickest(random)
 	g.sent[sentTo{c.Model, c.Version}]++
 	return Pick{Gateway: g.name, Why: WhyLoad}
-}
-
-// owned is the pick of a call whose sequence is known.
-func (s *State) owned(now time.Duration, c *Call) (Pick, bool) {
-	q, own := s.table.get(c, now)
-	switch {
-	case q == nil:
-		return Pick{}, false
-	case q.lost:
-		return Pick{Why: WhyLost, Lost: true, Owner: q.was}, true
-	case q.owner.dead: // whoever was told so must begin anew, also if it comes back
-		if own {
-			q.lose()
-		}
-		return Pick{Why: WhyLost, Lost: true, Owner: q.was}, true
-	}
-	owner := q.owner
-	owner.sent[sentTo{c.Model, c.Version}]++
-	if c.End && own {
-		s.table.remove(q)
-	}
-	return Pick{Gateway: owner.name, Why: WhySequence}, true
-}
-
-// place is the pick of a call whose sequence is new, or not known here.
-func (s *State) place(now time.Duration, c *Call) Pick {
-	chosen, why := s.first(hash(c.Model, c.Sequence)), WhyStart
-	q, own := s.table.get(c, now)
-	if q != nil && !q.lost {
-		chosen = s.among(q.owner, chosen) // it begins anew where it was, so that nothing of it stays behind
-	}
-	if !c.Start && !c.Bare {
-		// Another picker may have begun it, or this one before it was started anew: both go
-		// by the hash.
-		why = WhyGuess
-	}
-	chosen.g.sent[sentTo{c.Model, c.Version}]++
-	if !c.End {
-		s.table.put(c, chosen.g, now)
-	} else if own {
-		s.table.remove(q)
-	}
-	return Pick{Gateway: chosen.g.name, Why: why}
-}
-
-// among is the candidate that g is, or else other.
-func (s *State) among(g *gateway, other *candidate) *candidate {
-	for i := range s.eligible {
-		if s.eligible[i].g == g {
-			return &s.eligible[i]
-		}
-	}
-	return other
 }
 
 // likely is the pick of a call whose answer may be kept.

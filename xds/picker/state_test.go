@@ -10,18 +10,25 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/internal/transcript"
+	"github.com/sluice-serve/sluice/proto/mesh"
 	"github.com/sluice-serve/sluice/xds/orca"
 )
 
 var update = transcript.Flag()
 
 // Transcripts: `set NAME…` (a leading ~ is draining, NAME@GROUP one of a group), `report NAME LIFE MODEL/VERSION
-// key=value…` (several models by further names), `gone NAME`, `at MS`, and `pick
+// key=value…` (several models by further names), `gone NAME`, `gone NAME ended`, `told NAME…` (of no sequence),
+// `tells NAME KEY EPOCH STATE…` (`tells NAME` begins, `complete` ends what lives at first), `at MS`, and `pick
 // model=… seq=… start end bare key=…`, whose decision is written under it.
 func TestTranscripts(t *testing.T) {
 	transcript.Run(t, *update, func(t *testing.T, text []byte) []byte {
 		s := NewState(Rules{Idle: time.Minute, Sequences: 4})
 		var now time.Duration
+		last := uint64(5e9)
+		s.epoch = func(after uint64) uint64 {
+			last = max(last, after) + 1
+			return last
+		}
 		var out bytes.Buffer
 		return transcript.Replay(t, text, &out, func(verb string, args []string) error {
 			switch verb {
@@ -46,7 +53,14 @@ func TestTranscripts(t *testing.T) {
 				}
 				s.Report(now, args[0], load)
 			case "gone":
-				s.Gone(args[0])
+				s.Gone(args[0], len(args) > 1)
+			case "told":
+				for _, name := range args {
+					s.Follow(name)
+					s.Told(name)
+				}
+			case "tells":
+				return tell(s, now, args)
 			case "pick":
 				c, err := parseCall(args)
 				if err != nil {
@@ -54,12 +68,14 @@ func TestTranscripts(t *testing.T) {
 				}
 				p := s.Pick(now, &c, 0)
 				switch {
-				case p.Lost:
+				case p.Why == WhyUnplaced:
+					fmt.Fprintf(&out, "  refused: %s\n", p.Why)
+				case p.Refused:
 					fmt.Fprintf(&out, "  refused: %s, it was at %s\n", p.Why, p.Owner)
 				case p.Gateway == "":
 					fmt.Fprintf(&out, "  left to Envoy: %s\n", p.Why)
 				default:
-					fmt.Fprintf(&out, "  %s: %s\n", p.Gateway, p.Why)
+					fmt.Fprintf(&out, "  %s: %s%s\n", p.Gateway, p.Why, placedText(&p))
 				}
 			default:
 				return fmt.Errorf("no event %s", verb)
@@ -67,6 +83,37 @@ func TestTranscripts(t *testing.T) {
 			return nil
 		})
 	})
+}
+
+// placedText is what a gateway is told, with epochs counted from 5e9, and unknown ones from 0.
+func placedText(p *Pick) string {
+	switch {
+	case p.Placement.Key == "":
+		return ""
+	case p.Placement.Unknown:
+		return ", unknown"
+	}
+	return fmt.Sprintf(", epoch %d of %s", p.Placement.Epoch-5e9, p.Placement.Key)
+}
+
+// tell is the event tells.
+func tell(s *State, now time.Duration, args []string) error {
+	name, args := args[0], args[1:]
+	switch {
+	case len(args) == 0:
+		s.Follow(name)
+		return nil
+	case args[0] == "complete":
+		s.Told(name)
+		return nil
+	}
+	epoch, err := strconv.ParseUint(args[1], 10, 64)
+	state, ok := mesh.PlacedSequence_State_value[strings.ToUpper(args[2])]
+	if err != nil || !ok {
+		return fmt.Errorf("tells %v", args)
+	}
+	s.Placed(now, name, &mesh.PlacedSequence{Key: args[0], Epoch: 5e9 + epoch, State: mesh.PlacedSequence_State(state)})
+	return nil
 }
 
 func parseReport(args []string) (orca.Gateway, error) {
@@ -200,6 +247,10 @@ func (w *world) report(g *model) {
 	if !g.in || !g.alive {
 		return
 	}
+	if !g.known {
+		w.s.Follow(g.name)
+		w.s.Told(g.name)
+	}
 	g.known = true
 	w.s.Report(w.now, g.name, orca.Gateway{Started: g.life, Ready: true, Models: map[string]map[string]*orca.Model{
 		"m": {"1": {Instances: 1, Inflight: float64(w.r.IntN(5)), Service: .01 * float64(1+w.r.IntN(3)), Sequence: true}}}})
@@ -215,9 +266,9 @@ func (w *world) step() {
 		w.report(g)
 	case n == 15 && g.alive: // killed, and noticed
 		g.alive, g.known = false, false
-		w.s.Gone(g.name)
+		w.s.Gone(g.name, false)
 	case n == 15: // slow: it is as it was, and reports again
-		w.s.Gone(g.name)
+		w.s.Gone(g.name, false)
 		g.known = false
 		if w.r.IntN(2) == 0 {
 			w.call(strconv.Itoa(w.r.IntN(4)))
@@ -250,7 +301,15 @@ func (w *world) call(id string) {
 	p := w.s.Pick(w.now, &c, w.r.Uint64())
 	id = c.Scope + "/" + id
 	h := w.sequences[id]
-	if p.Lost {
+	switch {
+	case p.Why == WhyUnplaced: // some gateway has not told yet
+		return
+	case p.Why == WhyGuess:
+		if h != nil && h.at.alive && h.at.in && h.at.life == h.life {
+			w.t.Errorf("call %+v was not known; its sequence is at %+v", c, h)
+		}
+		return
+	case p.Refused:
 		if c.Start || h == nil || (h.at.alive && h.at.in && h.at.known && h.at.life == h.life) {
 			w.t.Errorf("call %+v was refused; its sequence is at %+v", c, h)
 		} else {
@@ -331,6 +390,8 @@ func TestPickersAgree(t *testing.T) {
 		for _, name := range names {
 			s.Report(0, name, orca.Gateway{Started: 1, Ready: true, Models: map[string]map[string]*orca.Model{
 				"m": {"1": {Instances: 4, Service: .01, Sequence: true, Cache: true}}}})
+			s.Follow(name)
+			s.Told(name)
 		}
 		states[i] = s
 	}

@@ -11,8 +11,14 @@ type sequence struct {
 	owner *gateway // nil: lost
 	was   string   // the owner's name
 	lost  bool
-	at    time.Duration // of its last call
-	in    *list.Element
+	epoch uint64 // of its START
+	// newest says that no gateway can have a newer one: its START came by here, or was told
+	// when it happened.
+	newest bool
+	told   bool          // the owner has told of it,
+	number uint64        // and over which connection
+	at     time.Duration // of its last call
+	in     *list.Element
 }
 
 // lose notes that the sequence has ended with its gateway.
@@ -28,9 +34,11 @@ type sequenceKey struct {
 }
 
 // sharedKey is what sequences of several scopes may have in common.
-type sharedKey struct{ model, id string }
+type sharedKey struct{ model, version, id string }
 
-func keyOf(c *Call) sequenceKey { return sequenceKey{c.Scope, sharedKey{c.Model, c.Sequence}} }
+func keyOf(c *Call) sequenceKey {
+	return sequenceKey{c.Scope, sharedKey{c.Model, c.Version, c.Sequence}}
+}
 
 // table knows the sequences, those that were idle longest first.
 type table struct {
@@ -52,7 +60,7 @@ func newTable(r Rules) table {
 func (t *table) get(c *Call, now time.Duration) (q *sequence, own bool) {
 	q, own = t.all[keyOf(c)]
 	if q == nil && c.Loose {
-		q = t.newest[sharedKey{c.Model, c.Sequence}]
+		q = t.newest[keyOf(c).sharedKey]
 	}
 	if q != nil {
 		q.at = now
@@ -61,21 +69,22 @@ func (t *table) get(c *Call, now time.Duration) (q *sequence, own bool) {
 	return q, own
 }
 
-// put makes owner that of the call's sequence.
-func (t *table) put(c *Call, owner *gateway, now time.Duration) {
-	if q := t.all[keyOf(c)]; q != nil {
+// put makes owner that of a sequence which began with epoch.
+func (t *table) put(key sequenceKey, owner *gateway, epoch uint64, now time.Duration) *sequence {
+	if q := t.all[key]; q != nil {
 		t.remove(q)
 	}
 	if len(t.all) >= t.most {
 		t.remove(t.order.Front().Value.(*sequence))
 	}
-	q := &sequence{key: keyOf(c), owner: owner, was: owner.name, at: now}
+	q := &sequence{key: key, owner: owner, was: owner.name, epoch: epoch, newest: true, at: now}
 	q.in = t.order.PushBack(q)
 	t.all[q.key] = q
-	if c.Loose {
+	if last := t.newest[q.key.sharedKey]; key.loose() && (last == nil || last.epoch <= epoch) {
 		t.newest[q.key.sharedKey] = q
 	}
 	owner.owned[q] = true
+	return q
 }
 
 func (t *table) remove(q *sequence) {
@@ -89,12 +98,17 @@ func (t *table) remove(q *sequence) {
 	}
 }
 
-// expire forgets what was idle for too long.
+// expire forgets what was idle for too long, but for what its gateway says lives.
 func (t *table) expire(now time.Duration) {
 	for e := t.order.Front(); e != nil; e = t.order.Front() {
 		q := e.Value.(*sequence)
 		if now-q.at <= t.idle {
 			return
+		}
+		if q.told && !q.lost && !q.owner.dead {
+			q.at = now
+			t.order.MoveToBack(e)
+			continue
 		}
 		t.remove(q)
 	}

@@ -2,13 +2,19 @@ package picker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	orcasvcv3 "github.com/cncf/xds/go/xds/service/orca/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/sluice-serve/sluice/proto/mesh"
 	"github.com/sluice-serve/sluice/xds/orca"
 )
 
@@ -82,8 +88,9 @@ func (s *Server) watch(ctx context.Context, name, address string) {
 			pause, told = pauseMin, false
 			continue
 		}
+		ended := refuses(ctx, address)
 		s.mu.Lock()
-		s.state.Gone(name)
+		s.state.Gone(name, ended)
 		s.mu.Unlock()
 		if !told {
 			told = true
@@ -96,7 +103,8 @@ func (s *Server) watch(ctx context.Context, name, address string) {
 	}
 }
 
-// follow takes reports until the stream ends; reported says that there was one.
+// follow takes reports, and what is told of sequences, until the stream of reports ends;
+// reported says that there was a report.
 func (s *Server) follow(ctx context.Context, name, address string) (reported bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -104,7 +112,10 @@ func (s *Server) follow(ctx context.Context, name, address string) (reported boo
 	if err != nil {
 		return false, err
 	}
+	var placed sync.WaitGroup
 	defer func() {
+		cancel(nil)
+		placed.Wait()
 		if closing := conn.Close(); closing != nil && err == nil {
 			err = closing
 		}
@@ -116,6 +127,7 @@ func (s *Server) follow(ctx context.Context, name, address string) (reported boo
 	if err != nil {
 		return false, err
 	}
+	placed.Go(func() { s.followPlaced(ctx, name, conn) })
 	for {
 		r, err := stream.Recv()
 		if err != nil {
@@ -134,4 +146,59 @@ func (s *Server) follow(ctx context.Context, name, address string) (reported boo
 		}
 		reported = true
 	}
+}
+
+// followPlaced takes what a gateway tells of sequences until ctx ends. A gateway that can't
+// tell leaves its sequences unknown to a picker that was started anew.
+func (s *Server) followPlaced(ctx context.Context, name string, conn *grpc.ClientConn) {
+	told := false
+	for ctx.Err() == nil {
+		err := s.takePlaced(ctx, name, conn)
+		if ctx.Err() == nil && !told {
+			told = true
+			s.log.Warn("endpoint picker: a gateway does not tell where sequences live", "gateway", name, "error", err)
+		}
+		wait, cancel := context.WithTimeout(ctx, pauseMax)
+		<-wait.Done()
+		cancel()
+	}
+}
+
+func (s *Server) takePlaced(ctx context.Context, name string, conn *grpc.ClientConn) error {
+	stream, err := mesh.NewPlacementsClient(conn).StreamPlacements(ctx, &mesh.StreamPlacementsRequest{})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.state.Follow(name)
+	s.mu.Unlock()
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		for _, c := range m.GetChanges() {
+			s.state.Placed(s.now(), name, c)
+		}
+		if m.GetComplete() {
+			s.state.Told(name)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// refuses says that nothing listens at an address, so that no process of a gateway is there.
+func refuses(ctx context.Context, address string) bool {
+	network := "tcp"
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		network, address = "unix", path
+	}
+	d := net.Dialer{Timeout: reach}
+	conn, err := d.DialContext(ctx, network, address)
+	if err == nil {
+		// Nothing was written, so that nothing can be lost.
+		_ = conn.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED) || network == "unix" && errors.Is(err, syscall.ENOENT)
 }

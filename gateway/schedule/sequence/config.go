@@ -81,8 +81,10 @@ type State struct {
 // Scheduler is a schedule.Scheduler.
 type Scheduler struct {
 	*driver
-	cfg  Config
-	held *holds // survives the cores
+	cfg Config
+	// These survive the cores.
+	held   *holds
+	placed *placed
 }
 
 // rules turns the config into those of a core.

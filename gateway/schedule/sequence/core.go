@@ -35,6 +35,8 @@ type rules struct {
 	drop     func(*sequence) // forgets the states of a sequence; nil: there are none
 	// held notes a sequence that a limit counts, and that it is over; nil: none is.
 	held func(s *sequence, lives bool)
+	// placed are the sequences that a mesh's picker placed; nil: nobody is told.
+	placed *placed
 }
 
 // Core is the state machine; drive.Core says what its methods do.
@@ -94,11 +96,14 @@ func (c *Core) Admit(e *queue.Entry) error {
 		return nil
 	}
 	s := c.live[c.keyOf(r)]
+	if p, ok := c.placementOf(r); ok {
+		if err := c.admitPlaced(r, s, &p); err != nil {
+			return err
+		}
+	}
 	switch {
 	case s == nil && !r.SequenceStart:
-		return infer.Errorf(infer.InvalidArg,
-			"inference request for sequence %s to model '%s' must specify the START flag on the first request of the sequence",
-			name(r.Correlation), c.model)
+		return c.errNoStart(r)
 	case s != nil && c.iterative:
 		return infer.Errorf(infer.AlreadyExists, "inference request for sequence %s conflicts with in-flight sequence for model '%s'",
 			name(r.Correlation), c.model)
@@ -136,6 +141,7 @@ func (c *Core) Add(e *queue.Entry) {
 	if s.in == &c.idle {
 		s.out()
 	}
+	c.place(s, r)
 	e.Group = s
 	s.line.Append(e)
 	c.waiting++
@@ -169,6 +175,7 @@ func (c *Core) number(r *infer.Request) {
 // forget frees the ID; what waits still goes its way.
 func (c *Core) forget(s *sequence) {
 	s.ended = true
+	c.unplace(s, false)
 	if c.live[s.key] == s {
 		delete(c.live, s.key)
 	}
@@ -403,6 +410,7 @@ func (c *Core) wipe(i int) {
 	}
 	for _, s := range c.slots[i] {
 		if s != nil && s.fate == nil {
+			c.unplace(s, true)
 			c.end(s, infer.Refusef(infer.Unavailable, infer.ReasonWorkerLost,
 				"sequence %s of model '%s' has ended: its state was lost with its worker", name(s.key.id), c.model))
 		}

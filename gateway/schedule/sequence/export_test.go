@@ -12,12 +12,12 @@ func NewWith(cfg Config, deps schedule.Deps, around func(*Core) drive.Core) (*Sc
 	if err != nil {
 		return nil, err
 	}
-	held := &holds{}
+	held, placed := &holds{}, &placed{}
 	d, err := drive.New(drive.Config{Model: cfg.Model, Batches: true, Holds: true, Sequences: cfg.durable(),
 		Preserve: cfg.Oldest != nil && cfg.Oldest.PreserveOrdering,
 		Make: func() (drive.Core, drive.Stage) {
-			core, stage := newPair(first, held, len(deps.Executors))
+			core, stage := newPair(first, held, placed, len(deps.Executors))
 			return around(core), stage
 		}}, deps)
-	return &Scheduler{driver: d, cfg: cfg, held: held}, err
+	return &Scheduler{driver: d, cfg: cfg, held: held, placed: placed}, err
 }

@@ -22,10 +22,10 @@ func New(cfg Config, deps schedule.Deps) (*Scheduler, error) {
 	if err != nil {
 		return nil, err
 	}
-	held := &holds{}
+	held, placed := &holds{}, &placed{to: cfg.gateway.Placements}
 	d, err := drive.New(drive.Config{
 		Model:     cfg.Model,
-		Make:      func() (drive.Core, drive.Stage) { return newPair(first, held, len(deps.Executors)) },
+		Make:      func() (drive.Core, drive.Stage) { return newPair(first, held, placed, len(deps.Executors)) },
 		Batches:   true,
 		Holds:     true,
 		Preserve:  cfg.Oldest != nil && cfg.Oldest.PreserveOrdering,
@@ -34,16 +34,17 @@ func New(cfg Config, deps schedule.Deps) (*Scheduler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Scheduler{driver: d, cfg: cfg, held: held}, nil
+	return &Scheduler{driver: d, cfg: cfg, held: held, placed: placed}, nil
 }
 
 // newPair makes a core and the stage that belongs to it, after the pattern of one that was
 // not used. Of a core before it no sequence is left.
-func newPair(pattern *stage, held *holds, instances int) (*Core, *stage) {
+func newPair(pattern *stage, held *holds, placed *placed, instances int) (*Core, *stage) {
 	held.endAll()
+	placed.endAll(true)
 	s := pattern.another()
 	r := s.cfg.rules(instances)
-	r.held = held.note
+	r.held, r.placed = held.note, placed
 	r.null, r.request = drive.NewNull(&infer.Request{Model: s.cfg.Model.Name, Rows: 1}), drive.RequestOf
 	if s.varies() {
 		r.stateKey = s.key
@@ -55,7 +56,8 @@ func newPair(pattern *stage, held *holds, instances int) (*Core, *stage) {
 // Do is schedule.Scheduler.Do. Further errors: InvalidArg for a request that belongs to
 // no sequence, or to one that is not known; ResourceExhausted for a START of a caller that
 // may have no further sequence; Unavailable with reason sequence_slots for one that found
-// no slot.
+// no slot, with sequence_lost or sequence_unplaced for one that a mesh's picker has not
+// placed here.
 // Source: SequenceBatchScheduler::Enqueue of the original, texts likewise.
 func (s *Scheduler) Do(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
 	switch {
@@ -85,5 +87,6 @@ func (s *Scheduler) Do(ctx context.Context, req *infer.Request, send infer.SendF
 // Drain is schedule.Scheduler.Drain. No limit counts a sequence of the scheduler afterwards.
 func (s *Scheduler) Drain(ctx context.Context) error {
 	defer s.held.endAll()
+	defer s.placed.endAll(false)
 	return s.driver.Drain(ctx)
 }

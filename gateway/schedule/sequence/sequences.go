@@ -33,6 +33,9 @@ type sequence struct {
 	before, behind *sequence             // of its sharer, while it waits for a slot
 	hold           schedule.SequenceHold // nil: no limit counts it
 
+	placed infer.PlacedSequence // by a mesh's picker; zero: by none
+	stream uint64               // that began it; 0: none, or no picker
+
 	in         *list // the backlog or the idle ones; nil: neither
 	prev, next *sequence
 
