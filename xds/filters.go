@@ -90,6 +90,7 @@ func (b *builder) filters() []*managerv3.HttpFilter {
 	if s.RateLimit != nil {
 		add("envoy.filters.http.ratelimit", &ratelimitv3.RateLimit{
 			Domain: RateLimitDomain, Timeout: s.RateLimit.timeout(), FailureModeDeny: s.RateLimit.Closed,
+			StatusOnError:           &typev3.HttpStatus{Code: typev3.StatusCode_ServiceUnavailable},
 			EnableXRatelimitHeaders: ratelimitv3.RateLimit_DRAFT_VERSION_03,
 			RateLimitService: &ratelimitconfigv3.RateLimitServiceConfig{GrpcService: s.RateLimit.grpc(rateLimitCluster),
 				TransportApiVersion: corev3.ApiVersion_V3},
@@ -104,6 +105,7 @@ func (b *builder) filters() []*managerv3.HttpFilter {
 				ResponseHeaderMode:  procv3.ProcessingMode_SKIP,
 				ResponseTrailerMode: procv3.ProcessingMode_SKIP,
 			},
+			StatusOnError:     &typev3.HttpStatus{Code: typev3.StatusCode_ServiceUnavailable}, // where it is Closed
 			AllowModeOverride: true,
 			// A body that the picker looked at is sent on as it came.
 			AllowContentLengthHeader: true,

@@ -30,13 +30,13 @@ func refusals() []infer.Reason {
 	return []infer.Reason{infer.ReasonQueueFull, infer.ReasonQueueTimeout, infer.ReasonDeadline, infer.ReasonCancelled,
 		infer.ReasonStopping, infer.ReasonNotReady, infer.ReasonMemory, infer.ReasonWorkerLost, infer.ReasonTooLarge,
 		infer.ReasonRate, infer.ReasonConcurrency, infer.ReasonBytesInFlight, infer.ReasonFairShare,
-		infer.ReasonSequences, infer.ReasonSequenceSlots, "other", "invalid"}
+		infer.ReasonSequences, infer.ReasonSequenceSlots, infer.ReasonSequenceLost, infer.ReasonUnplaced, "other", "invalid"}
 }
 
 const (
-	otherRefusal = 15
-	invalid      = 16 // refused by validation
-	numRefusals  = 17
+	otherRefusal = 17
+	invalid      = 18 // refused by validation
+	numRefusals  = 19
 )
 
 // phase is one of the durations that requests have.
@@ -251,6 +251,10 @@ func refusalIndex(reason infer.Reason) int {
 		return 13
 	case infer.ReasonSequenceSlots:
 		return 14
+	case infer.ReasonSequenceLost:
+		return 15
+	case infer.ReasonUnplaced:
+		return 16
 	}
 	return otherRefusal
 }

@@ -12,6 +12,8 @@ import (
 
 	orcasvcv3 "github.com/cncf/xds/go/xds/service/orca/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sluice-serve/sluice/proto/mesh"
@@ -154,7 +156,8 @@ func (s *Server) followPlaced(ctx context.Context, name string, conn *grpc.Clien
 	told := false
 	for ctx.Err() == nil {
 		err := s.takePlaced(ctx, name, conn)
-		if ctx.Err() == nil && !told {
+		// Of a gateway that can't be reached its reports tell.
+		if ctx.Err() == nil && !told && status.Code(err) != codes.Unavailable {
 			told = true
 			s.log.Warn("endpoint picker: a gateway does not tell where sequences live", "gateway", name, "error", err)
 		}
