@@ -135,7 +135,11 @@ func (g *gateway) wait(t testing.TB) {
 
 func (g *gateway) hello(t testing.TB, lane bool) *worker.HelloResponse {
 	t.Helper()
-	return must(g.client.Hello(ctx(t), &worker.HelloRequest{Protocol: 1, LocalLane: lane}))(t)
+	ask := &worker.HelloRequest{Protocol: workers.Protocol}
+	if lane {
+		ask.Lane = []uint32{wire.Table}
+	}
+	return must(g.client.Hello(ctx(t), ask))(t)
 }
 
 func ctx(t testing.TB) context.Context {
@@ -272,7 +276,7 @@ func (s *streamOf) next(t testing.TB) (*worker.ExecuteResponse, *wire.Result) {
 			t.Fatalf("the stream ended: %v", s.err)
 		}
 		res := &wire.Result{}
-		if err := wire.DecodeResult(r.Result, res); err != nil {
+		if err := wire.ReadResult(r.Result, r.Tensors, res); err != nil {
 			t.Fatal(err)
 		}
 		return r, res

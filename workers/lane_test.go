@@ -14,7 +14,7 @@ import (
 
 func TestLaneCarriesBatches(t *testing.T) {
 	g := startLocal(t, workers.Config{}, workers.Deps{Backends: identityOnly()}, 4<<20)
-	if h := g.hello(t, true); !h.LocalLane || len(h.Backends) != 1 || h.Backends[0].Unavailable != "" {
+	if h := g.hello(t, true); !(h.Lane != 0) || len(h.Backends) != 1 || h.Backends[0].Unavailable != "" {
 		t.Fatalf("Hello: %v", h)
 	}
 	g.load(t, loadRequest(1, fp32Config(nil), 3, 5))

@@ -88,7 +88,7 @@ func startProcess(t testing.TB) (*gateway, *exec.Cmd) {
 
 func TestProcessServesTheLane(t *testing.T) {
 	g, cmd := startProcess(t)
-	if h := g.hello(t, true); !h.LocalLane || h.Pid != int64(cmd.Process.Pid) {
+	if h := g.hello(t, true); !(h.Lane != 0) || h.Pid != int64(cmd.Process.Pid) {
 		t.Fatalf("Hello: %v", h)
 	}
 	g.load(t, loadRequest(1, fp32Config(nil), 0))

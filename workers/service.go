@@ -5,13 +5,17 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
 	"github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/backend"
+	"github.com/sluice-serve/sluice/workers/wire"
 )
 
 // service fits the server of proto/worker.
@@ -27,18 +31,20 @@ func (s *service) Hello(ctx context.Context, r *worker.HelloRequest) (*worker.He
 		return nil, statusOf(err)
 	}
 	if r.GetProtocol() != Protocol {
-		return nil, statusOf(infer.Errorf(infer.Unsupported, "the gateway speaks protocol %d, this worker %d", r.GetProtocol(), Protocol))
+		return nil, statusOf(infer.Errorf(infer.Unsupported, "the gateway speaks protocol %d, this worker %d: use those of one release", r.GetProtocol(), Protocol))
 	}
 	w := s.worker
 	if err := w.begin(); err != nil {
 		return nil, statusOf(err)
 	}
 	defer w.running.Done()
-	c.laneOn.Store(r.GetLocalLane() && c.lane != nil)
 	answer := &worker.HelloResponse{
-		Protocol: Protocol, WorkerVersion: w.config.Version, Pid: int64(os.Getpid()), LocalLane: c.laneOn.Load(),
-		Devices: []*worker.Device{w.device()},
+		Protocol: Protocol, WorkerVersion: w.config.Version, Pid: int64(os.Getpid()), Devices: []*worker.Device{w.device()},
 	}
+	if c.lane != nil && slices.Contains(r.GetLane(), wire.Table) {
+		answer.Lane = wire.Table
+	}
+	c.laneOn.Store(answer.Lane != 0)
 	for _, name := range slices.Sorted(maps.Keys(w.deps.Backends)) {
 		info := &worker.Backend{Name: name}
 		if b, err := w.backendFor(name, nil); err != nil {
@@ -151,4 +157,14 @@ func (s *service) Execute(server grpc.BidiStreamingServer[worker.ExecuteRequest,
 	}
 	st.wait(server.Context())
 	return statusOf(err)
+}
+
+// refuseOthers answers calls of services that a worker does not have. A gateway of protocol 1
+// asks for one of those.
+func refuseOthers(_ any, stream grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(stream)
+	if strings.HasPrefix(method, "/sluice.worker.") {
+		return status.Errorf(codes.Unimplemented, "the gateway called %s, this worker speaks protocol %d: use those of one release", method, Protocol)
+	}
+	return status.Errorf(codes.Unimplemented, "a worker has no method %s", method)
 }

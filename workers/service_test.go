@@ -31,6 +31,11 @@ func TestCallsAreRefusedWithReasons(t *testing.T) {
 	g := startLocal(t, workers.Config{}, workers.Deps{Backends: identityOnly()}, 4<<20)
 	_, err := g.client.Hello(ctx(t), &worker.HelloRequest{Protocol: 99})
 	wantCode(t, "another protocol", err, codes.Unimplemented)
+	err = g.conn.Invoke(ctx(t), "/sluice.worker.v1.Worker/Hello", &worker.HelloRequest{Protocol: 1}, &worker.HelloResponse{})
+	wantCode(t, "protocol 1", err, codes.Unimplemented)
+	if err == nil || !strings.Contains(err.Error(), "this worker speaks protocol 2") {
+		t.Errorf("protocol 1: %v", err)
+	}
 	g.hello(t, true)
 	g.load(t, loadRequest(1, fp32Config(nil), 0))
 	_, err = g.client.Load(ctx(t), loadRequest(1, fp32Config(nil), 1))
@@ -63,7 +68,7 @@ func TestCallsAreRefusedWithReasons(t *testing.T) {
 
 func TestStreamCarriesBatchesAndCancellations(t *testing.T) {
 	g := startLocal(t, workers.Config{}, workers.Deps{Backends: identityOnly()}, 4<<20)
-	if h := g.hello(t, false); h.LocalLane {
+	if h := g.hello(t, false); h.Lane != 0 {
 		t.Fatalf("Hello: %v, want no lane", h)
 	}
 	g.load(t, loadRequest(1, fp32Config(nil), 0))
@@ -82,7 +87,7 @@ func TestStreamCarriesBatchesAndCancellations(t *testing.T) {
 	b.Inputs[0].Segments = []wire.Segment{{Length: 32}}
 	send(t, s, 2, b, data)
 	for i := range uint32(2) {
-		if err := s.call.Send(&worker.ExecuteRequest{CancelBatch: 6, CancelRequest: i}); err != nil {
+		if err := s.call.Send(&worker.ExecuteRequest{Cancel: &worker.Cancel{Batch: 6, Request: i}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -101,7 +106,7 @@ func TestStreamCarriesBatchesAndCancellations(t *testing.T) {
 	if _, res := s.next(t); res.ID != 8 || res.Code != infer.Internal {
 		t.Fatalf("%+v, want Internal for a tensor that is too short", res)
 	}
-	if err := s.call.Send(&worker.ExecuteRequest{Handle: 1, Batch: []byte("nonsense")}); err != nil {
+	if err := s.call.Send(&worker.ExecuteRequest{Batch: &worker.Batch{Handle: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	if r, ok := <-s.results; ok {
@@ -112,7 +117,7 @@ func TestStreamCarriesBatchesAndCancellations(t *testing.T) {
 
 func send(t testing.TB, s *streamOf, handle uint64, b *wire.Batch, tensors ...[]byte) {
 	t.Helper()
-	if err := s.call.Send(&worker.ExecuteRequest{Handle: handle, Batch: wire.AppendBatch(nil, b), Tensors: tensors}); err != nil {
+	if err := s.call.Send(&worker.ExecuteRequest{Batch: wire.BatchMessage(b, handle, 0), Tensors: tensors}); err != nil {
 		t.Fatal(err)
 	}
 }

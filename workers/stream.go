@@ -120,7 +120,7 @@ func (q *queue) place(d *draft, _ *block, data []byte) wire.Segment {
 }
 
 func (q *queue) send(x *execution, d *draft) error {
-	err := q.now.stream.send(&worker.ExecuteResponse{Result: wire.AppendResult(nil, &d.result), Tensors: d.tensors})
+	err := q.now.stream.send(&worker.ExecuteResponse{Result: wire.ResultMessage(&d.result), Tensors: d.tensors})
 	if err == nil || d.result.More {
 		return err
 	}
@@ -129,7 +129,7 @@ func (q *queue) send(x *execution, d *draft) error {
 	x.inst.log.Error("a batch's result could not be sent", "error", err)
 	failed := wire.Result{ID: x.batch.ID, Code: infer.Unavailable, Reason: infer.ReasonTooLarge,
 		Err: "the outputs of the batch are too large to be sent"}
-	_ = q.now.stream.send(&worker.ExecuteResponse{Result: wire.AppendResult(nil, &failed)})
+	_ = q.now.stream.send(&worker.ExecuteResponse{Result: wire.ResultMessage(&failed)})
 	return nil
 }
 
@@ -214,8 +214,8 @@ func (s *stream) read(c *connection) error {
 			return nil
 		case err != nil:
 			return err
-		case r.GetCancelBatch() != 0:
-			s.cancel(r.GetCancelBatch(), r.GetCancelRequest())
+		case r.GetCancel() != nil:
+			s.cancel(r.GetCancel().GetBatch(), r.GetCancel().GetRequest())
 		default:
 			if err := s.submit(c, r); err != nil {
 				return err
@@ -232,19 +232,17 @@ func (s *stream) cancel(id uint64, request uint32) {
 	}
 }
 
-// submit queues a batch. Trouble with one batch is its result; an error ends the
-// stream, since what can't be decoded has no ID to answer to.
+// submit queues a batch. Trouble with one batch is its result; an error ends the stream, since
+// what is no batch, or has no ID of its own, has nothing to answer to.
 func (s *stream) submit(c *connection, r *worker.ExecuteRequest) error {
-	b := &streamBatch{stream: s, tensors: r.GetTensors()}
-	if err := wire.DecodeBatch(r.GetBatch(), &b.batch); err != nil {
-		return infer.Errorf(infer.InvalidArg, "%w", err)
+	id := r.GetBatch().GetId()
+	if id == 0 {
+		return infer.Errorf(infer.InvalidArg, "a message has neither a batch with an id nor a cancellation")
 	}
-	id := b.batch.ID
-	b.id = id
+	b := &streamBatch{stream: s, id: id}
+	var bad error
+	b.tensors, bad = wire.ReadBatch(r.GetBatch(), r.GetTensors(), &b.batch)
 	b.flags = make([]uint32, len(b.batch.Requests))
-	for i := range b.batch.Requests {
-		b.batch.Requests[i].Cancel = uint32(i) // a cancellation names the request
-	}
 	s.mu.Lock()
 	if s.pending[id] != nil {
 		s.mu.Unlock()
@@ -252,7 +250,10 @@ func (s *stream) submit(c *connection, r *worker.ExecuteRequest) error {
 	}
 	s.pending[id] = b
 	s.mu.Unlock()
-	q, err := c.queueOf(r.GetHandle(), r.GetInstance())
+	q, err := c.queueOf(r.GetBatch().GetHandle(), r.GetBatch().GetInstance())
+	if bad != nil {
+		err = bad
+	}
 	if err == nil {
 		err = q.put(b)
 	}
@@ -261,5 +262,5 @@ func (s *stream) submit(c *connection, r *worker.ExecuteRequest) error {
 	}
 	res := wire.Result{ID: id, Code: infer.CodeOf(err), Reason: infer.ReasonOf(err), Err: textOf(err)}
 	s.finish(b)
-	return s.send(&worker.ExecuteResponse{Result: wire.AppendResult(nil, &res)})
+	return s.send(&worker.ExecuteResponse{Result: wire.ResultMessage(&res)})
 }

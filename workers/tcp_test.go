@@ -122,7 +122,7 @@ func TestTCPWantsCertificatesOfBothSides(t *testing.T) {
 		{"plain text", insecure.NewCredentials(), codes.Unavailable},
 		{"as it should be", credentials.NewTLS(&tls.Config{RootCAs: roots, Certificates: pair(ours)}), codes.OK},
 	} {
-		_, err := l.connect(t, tc.creds).Hello(ctx(t), &worker.HelloRequest{Protocol: 1, LocalLane: true})
+		_, err := l.connect(t, tc.creds).Hello(ctx(t), &worker.HelloRequest{Protocol: 2, Lane: []uint32{2}})
 		wantCode(t, tc.name, err, tc.want)
 	}
 }
@@ -137,7 +137,7 @@ func TestTCPServesGatewaysApart(t *testing.T) {
 		conns[i] = must(grpc.NewClient(l.addr, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 		t.Cleanup(func() { conns[i].Close() })
 		client := worker.NewWorkerClient(conns[i])
-		must(client.Hello(ctx(t), &worker.HelloRequest{Protocol: 1}))(t)
+		must(client.Hello(ctx(t), &worker.HelloRequest{Protocol: 2}))(t)
 		must(client.Load(ctx(t), loadRequest(1, fp32Config(nil), 0)))(t)
 		streams[i] = openStream(t, client)
 	}
@@ -168,7 +168,7 @@ func TestTCPStopLetsBatchesFinish(t *testing.T) {
 	})
 	l := startListening(t, workers.Config{Insecure: true}, scriptedDeps(s))
 	client := l.connect(t, insecure.NewCredentials())
-	must(client.Hello(ctx(t), &worker.HelloRequest{Protocol: 1}))(t)
+	must(client.Hello(ctx(t), &worker.HelloRequest{Protocol: 2}))(t)
 	must(client.Load(ctx(t), loadRequest(1, fp32Config(nil), 0)))(t)
 	watch := must(client.Watch(ctx(t), &worker.WatchRequest{}))(t)
 	st := openStream(t, client)

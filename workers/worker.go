@@ -27,7 +27,7 @@ import (
 const maxBackends = 64
 
 // Protocol is the version of proto/worker that this worker speaks.
-const Protocol = 1
+const Protocol = 2
 
 // Worker is one worker process. New makes it, Run runs it, once.
 type Worker struct {
@@ -95,7 +95,7 @@ func New(config Config, deps Deps) (*Worker, error) {
 		grpc.MaxRecvMsgSize(config.MaxMessage), grpc.MaxSendMsgSize(config.MaxMessage),
 		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(2 * window),
 		grpc.ReadBufferSize(64 << 10), grpc.WriteBufferSize(64 << 10),
-		grpc.MaxConcurrentStreams(1024),
+		grpc.MaxConcurrentStreams(1024), grpc.UnknownServiceHandler(refuseOthers),
 	}
 	if config.Listen != "" {
 		options = append(options,

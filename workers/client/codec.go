@@ -6,16 +6,14 @@ import (
 	workerpb "github.com/sluice-serve/sluice/proto/worker"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 )
 
 // Field numbers of ExecuteRequest and ExecuteResponse in proto/worker/worker.proto.
 const (
-	fieldHandle        = 1
-	fieldInstance      = 2
-	fieldBatch         = 3
-	fieldTensor        = 4
-	fieldCancelBatch   = 5
-	fieldCancelRequest = 6
+	fieldBatch  = 1
+	fieldTensor = 2
+	fieldCancel = 3
 
 	fieldResult       = 1
 	fieldResultTensor = 2
@@ -39,7 +37,14 @@ func (executeCodec) Marshal(v any) (mem.BufferSlice, error) {
 	if !ok {
 		return nil, fmt.Errorf("the stream of batches can't carry a %T", v)
 	}
-	size := 64 + len(m.Batch)
+	batch, cancel := 0, 0
+	if m.Batch != nil {
+		batch = proto.Size(m.Batch)
+	}
+	if m.Cancel != nil {
+		cancel = proto.Size(m.Cancel)
+	}
+	size := 32 + batch + cancel
 	for _, t := range m.Tensors {
 		size += 12
 		if len(t) <= inlineTensor {
@@ -47,11 +52,9 @@ func (executeCodec) Marshal(v any) (mem.BufferSlice, error) {
 		}
 	}
 	var out mem.BufferSlice
-	head := appendNumber(make([]byte, 0, size), fieldHandle, m.Handle)
-	head = appendNumber(head, fieldInstance, uint64(m.Instance))
-	if len(m.Batch) > 0 {
-		head = protowire.AppendTag(head, fieldBatch, protowire.BytesType)
-		head = protowire.AppendBytes(head, m.Batch)
+	head, err := appendMessage(make([]byte, 0, size), fieldBatch, m.Batch, batch, m.Batch != nil)
+	if err != nil {
+		return nil, err
 	}
 	for _, t := range m.Tensors {
 		head = protowire.AppendTag(head, fieldTensor, protowire.BytesType)
@@ -63,22 +66,25 @@ func (executeCodec) Marshal(v any) (mem.BufferSlice, error) {
 		out = append(out, mem.SliceBuffer(head), mem.SliceBuffer(t))
 		head = head[len(head):]
 	}
-	head = appendNumber(head, fieldCancelBatch, m.CancelBatch)
-	head = appendNumber(head, fieldCancelRequest, uint64(m.CancelRequest))
+	if head, err = appendMessage(head, fieldCancel, m.Cancel, cancel, m.Cancel != nil); err != nil {
+		return nil, err
+	}
 	if len(head) > 0 {
 		out = append(out, mem.SliceBuffer(head))
 	}
 	return out, nil
 }
 
-func appendNumber(dst []byte, field protowire.Number, v uint64) []byte {
-	if v == 0 {
-		return dst
+// appendMessage writes a field that is a message of size bytes, if it is set.
+func appendMessage(dst []byte, field protowire.Number, m proto.Message, size int, set bool) ([]byte, error) {
+	if !set {
+		return dst, nil
 	}
-	return protowire.AppendVarint(protowire.AppendTag(dst, field, protowire.VarintType), v)
+	dst = protowire.AppendVarint(protowire.AppendTag(dst, field, protowire.BytesType), uint64(size))
+	return proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(dst, m)
 }
 
-// Unmarshal fits encoding.CodecV2. The message's fields share one fresh slice.
+// Unmarshal fits encoding.CodecV2. The tensors share one fresh slice.
 func (executeCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(*workerpb.ExecuteResponse)
 	if !ok {
@@ -106,10 +112,15 @@ func (executeCodec) Unmarshal(data mem.BufferSlice, v any) error {
 			return protowire.ParseError(n)
 		}
 		src = src[n:]
-		if b = b[:len(b):len(b)]; field == fieldResult {
-			m.Result = b
-		} else {
-			m.Tensors = append(m.Tensors, b)
+		if field == fieldResultTensor {
+			m.Tensors = append(m.Tensors, b[:len(b):len(b)])
+			continue
+		}
+		if m.Result == nil {
+			m.Result = &workerpb.Result{}
+		}
+		if err := (proto.UnmarshalOptions{Merge: true}).Unmarshal(b, m.Result); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -13,8 +13,8 @@ func TestExecuteCodecMarshals(t *testing.T) {
 	big, small := bytes.Repeat([]byte{7}, inlineTensor+1), []byte("small")
 	for name, m := range map[string]*workerpb.ExecuteRequest{
 		"empty":  {},
-		"batch":  {Handle: 1 << 40, Instance: 3, Batch: []byte("batch"), Tensors: [][]byte{small, big, {}, big, small}},
-		"cancel": {Handle: 1, CancelBatch: 1 << 60, CancelRequest: 7},
+		"batch":  {Batch: &workerpb.Batch{Id: 1, Handle: 1 << 40, Instance: 3}, Tensors: [][]byte{small, big, {}, big, small}},
+		"cancel": {Cancel: &workerpb.Cancel{Batch: 1 << 60, Request: 7}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := executeCodec{}.Marshal(m)
@@ -36,7 +36,7 @@ func TestExecuteCodecMarshals(t *testing.T) {
 }
 
 func FuzzExecuteCodec(f *testing.F) {
-	whole, err := proto.Marshal(&workerpb.ExecuteResponse{Result: []byte("result"), Tensors: [][]byte{[]byte("a"), {}, []byte("b")}})
+	whole, err := proto.Marshal(&workerpb.ExecuteResponse{Result: &workerpb.Result{Batch: 7, More: true, Error: &workerpb.Error{Message: "no"}}, Tensors: [][]byte{[]byte("a"), {}, []byte("b")}})
 	if err != nil {
 		f.Fatal(err)
 	}

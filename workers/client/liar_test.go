@@ -27,7 +27,7 @@ type liar struct {
 }
 
 func (l *liar) Hello(context.Context, *workerpb.HelloRequest) (*workerpb.HelloResponse, error) {
-	return &workerpb.HelloResponse{Protocol: 1, Pid: int64(os.Getpid()), LocalLane: true,
+	return &workerpb.HelloResponse{Protocol: protocol, Pid: int64(os.Getpid()), Lane: wire.Table,
 		Backends: []*workerpb.Backend{{Name: "identity"}}, Devices: []*workerpb.Device{{}}}, nil
 }
 

@@ -14,12 +14,16 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 	workerpb "github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/shm"
+	"github.com/sluice-serve/sluice/workers/wire"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 )
 
-const protocol = 1
+// protocol is the version of proto/worker.
+const protocol = 2
 
 // session is one connection to a worker, from its start to its end. What ends it is
 // told to fail, by whoever sees it first; supervise then closes it.
@@ -221,18 +225,28 @@ func (s *session) start(ctx context.Context, c *Config) error {
 	defer stop()
 	local := s.memory != nil && !c.UseStream
 	var err error
-	s.hello, err = s.client.Hello(hello, &workerpb.HelloRequest{Protocol: protocol, GatewayVersion: c.GatewayVersion, LocalLane: local})
+	ask := &workerpb.HelloRequest{Protocol: protocol, GatewayVersion: c.GatewayVersion}
+	if local {
+		ask.Lane = []uint32{wire.Table}
+	}
+	s.hello, err = s.client.Hello(hello, ask)
 	if err != nil {
 		if s.isLost() {
 			return fmt.Errorf("hello: %w", s.cause)
 		}
+		if status.Code(err) == codes.Unimplemented {
+			return fmt.Errorf("the worker does not speak protocol %d, as this gateway does; use those of one release: %w", protocol, err)
+		}
 		return fmt.Errorf("hello: %w", err)
 	}
 	if s.hello.Protocol != protocol {
-		return fmt.Errorf("the worker speaks protocol %d, want %d", s.hello.Protocol, protocol)
+		return fmt.Errorf("the worker speaks protocol %d, this gateway %d: use those of one release", s.hello.Protocol, protocol)
 	}
-	if local && s.hello.LocalLane {
+	switch {
+	case local && s.hello.Lane == wire.Table:
 		return s.startLane(c.Ears)
+	case s.hello.Lane != 0:
+		return fmt.Errorf("the worker wants the local lane's byte table %d, which was not offered", s.hello.Lane)
 	}
 	return s.startStream(ctx)
 }

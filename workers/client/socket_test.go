@@ -29,7 +29,7 @@ func startSocket(t testing.TB) string {
 func TestSocketSharesMemory(t *testing.T) {
 	address := startSocket(t)
 	w := start(t, Config{Remote: []RemoteWorker{{Address: address}}})
-	if s, err := w.workers[0].current(t.Context()); err != nil || s.memory == nil || !s.hello.LocalLane {
+	if s, err := w.workers[0].current(t.Context()); err != nil || s.memory == nil || s.hello.Lane == 0 {
 		t.Errorf("%v; want the lane", err)
 	}
 	info, err := os.Stat(strings.TrimPrefix(address, "unix:"))

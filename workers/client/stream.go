@@ -29,14 +29,13 @@ func newStreamLink(s workerpb.Worker_ExecuteClient, budget *infer.Budget) *strea
 
 func (l *streamLink) post(e *executor) error {
 	b := e.current
-	m := &workerpb.ExecuteRequest{Handle: e.handle, Instance: e.index}
+	m := &workerpb.ExecuteRequest{}
 	var off int64
 	for i := range b.Inputs {
 		d := &e.batch.Inputs[i]
 		for k, s := range b.Inputs[i].Segments {
 			if places := b.Inputs[i].Places; places != nil && !places[k].IsZero() {
 				d.Segments = append(d.Segments, segmentOf(places[k]))
-				m.Tensors = append(m.Tensors, nil) // one for each segment
 				continue
 			}
 			d.Segments = append(d.Segments, wire.Segment{Offset: off, Length: int64(len(s))})
@@ -44,7 +43,7 @@ func (l *streamLink) post(e *executor) error {
 			m.Tensors = append(m.Tensors, s) // unchanged until the final result
 		}
 	}
-	m.Batch = wire.AppendBatch(nil, &e.batch)
+	m.Batch = wire.BatchMessage(&e.batch, e.handle, e.index)
 	l.mu.Lock()
 	_, twice := l.inFlight[b.ID]
 	if !twice {
@@ -61,7 +60,7 @@ func (l *streamLink) post(e *executor) error {
 
 func (l *streamLink) cancel(e *executor, i int) {
 	l.mu.Lock()
-	l.queue = append(l.queue, &workerpb.ExecuteRequest{Handle: e.handle, Instance: e.index, CancelBatch: e.current.ID, CancelRequest: uint32(i)})
+	l.queue = append(l.queue, &workerpb.ExecuteRequest{Cancel: &workerpb.Cancel{Batch: e.current.ID, Request: uint32(i)}})
 	l.mu.Unlock()
 	l.signal()
 }
@@ -108,10 +107,7 @@ func (l *streamLink) receive() error {
 }
 
 func (l *streamLink) complete(m *workerpb.ExecuteResponse) error {
-	id, err := wire.ResultID(m.Result)
-	if err != nil {
-		return err
-	}
+	id := m.GetResult().GetBatch()
 	l.mu.Lock()
 	e := l.inFlight[id]
 	l.mu.Unlock()
@@ -122,7 +118,7 @@ func (l *streamLink) complete(m *workerpb.ExecuteResponse) error {
 	if b == nil {
 		return fmt.Errorf("a result came for batch %d, which its instance does not have", id)
 	}
-	if err := wire.DecodeResult(m.Result, &e.result); err != nil {
+	if err := wire.ReadResult(m.GetResult(), m.Tensors, &e.result); err != nil {
 		return err
 	}
 	if err := e.answered.check(&e.result, b); err != nil {

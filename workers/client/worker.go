@@ -116,7 +116,7 @@ func (w *worker) serve(ctx context.Context, s *session, begun []*group) time.Dur
 	}
 	s.tasks.Go(func() { s.watch(tasks, &w.owner.cfg, w.seen) })
 	s.tasks.Go(func() { s.guard(tasks, &w.owner.cfg) })
-	w.log.Info("worker is up", "pid", s.hello.Pid, "version", s.hello.WorkerVersion, "local_lane", s.hello.LocalLane)
+	w.log.Info("worker is up", "pid", s.hello.Pid, "version", s.hello.WorkerVersion, "local_lane", s.hello.Lane != 0)
 	grace := time.Duration(0)
 	select {
 	case <-s.lost:

@@ -34,7 +34,7 @@ func AppendBatch(dst []byte, b *Batch) []byte {
 		in := &b.Inputs[i]
 		at := len(dst)
 		dst = appendTensor(dst, in.Name, in.Datatype, in.Shape)
-		dst[at+2] = byte(in.Layout) // a tensor's spare byte
+		dst[at+2] = layoutNumber(in.Layout) // a tensor's spare byte
 		dst = le.AppendUint32(dst, uint32(len(in.Segments)))
 		for _, s := range in.Segments {
 			dst = appendSegment(dst, s)
@@ -130,9 +130,9 @@ func (r *reader) layout() infer.Layout {
 	if len(r.src) < 3 {
 		return infer.ByRow // tensor will fail
 	}
-	l := infer.Layout(r.src[2])
-	if l > infer.Computed {
-		r.fail("layout %d", l)
+	l, ok := layoutFrom(r.src[2])
+	if !ok {
+		r.fail("layout %d", r.src[2])
 	}
 	return l
 }
@@ -140,7 +140,6 @@ func (r *reader) layout() infer.Layout {
 // extents reads the requests' shapes; together they have the input's elements.
 func (r *reader) extents(in *Input, requests int) {
 	in.Extents = resize(in.Extents, r.left(requests, 1))
-	var sum int64
 	for i := range in.Extents {
 		rank := int(r.u8())
 		if rank > infer.MaxRank || rank*minDim > len(r.src) {
@@ -152,6 +151,14 @@ func (r *reader) extents(in *Input, requests int) {
 			shape[k] = r.positive("a dimension")
 		}
 		in.Extents[i] = shape
+	}
+	r.checkExtents(in)
+}
+
+// checkExtents says that the requests' shapes together have the input's elements.
+func (r *reader) checkExtents(in *Input) {
+	var sum int64
+	for _, shape := range in.Extents {
 		n, err := infer.Elements(shape)
 		if err != nil || n > math.MaxInt64-sum {
 			r.fail("an extent of shape %v", shape)

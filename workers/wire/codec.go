@@ -5,12 +5,16 @@ import (
 	"math"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/worker"
 )
+
+// Table is the number of the byte table, by which Hello names it.
+const Table = 2
 
 // The format: little-endian numbers of fixed size without alignment, strings and lists
 // behind a 32-bit count. The first byte is the version, the second says what it is.
 const (
-	version    = 1
+	version    = Table
 	kindBatch  = 1
 	kindResult = 2
 )
@@ -45,7 +49,7 @@ func appendParams(dst []byte, params infer.Params) []byte {
 	for i := range params {
 		p := &params[i]
 		dst = appendString(dst, p.Name)
-		dst = append(dst, byte(p.Value.Kind))
+		dst = append(dst, kindNumber(p.Value.Kind))
 		switch p.Value.Kind {
 		case infer.KindBool:
 			dst = appendBool(dst, p.Value.Bool)
@@ -62,7 +66,7 @@ func appendParams(dst []byte, params infer.Params) []byte {
 
 // appendTensor writes what an input and an output have in common.
 func appendTensor(dst []byte, name string, d infer.Datatype, shape []int64) []byte {
-	dst = append(dst, byte(d), byte(len(shape)), 0, 0)
+	dst = append(dst, byte(datatypeNumber(d)), byte(len(shape)), 0, 0)
 	dst = appendString(dst, name)
 	for _, n := range shape {
 		dst = le.AppendUint64(dst, uint64(n))
@@ -162,10 +166,13 @@ func (r *reader) string(s *string) {
 }
 
 func (r *reader) code() infer.Code {
-	c := infer.Code(r.u8())
-	if c > infer.Unavailable {
-		r.fail("code %d", c)
+	n := r.u8()
+	c, ok := codeFrom(n)
+	if n == byte(worker.Code_OK) { // of what did not fail
 		return 0
+	}
+	if !ok {
+		r.fail("code %d", n)
 	}
 	return c
 }
@@ -184,8 +191,13 @@ func (r *reader) params(dst infer.Params, n int) infer.Params {
 	for i := range dst {
 		p := &dst[i]
 		r.string(&p.Name)
-		v := infer.Value{Kind: infer.Kind(r.u8())}
-		switch v.Kind {
+		n := r.u8()
+		kind, ok := kindFrom(n)
+		v := infer.Value{Kind: kind}
+		if !ok {
+			r.fail("parameter of kind %d", n)
+		}
+		switch kind {
 		case infer.KindBool:
 			v.Bool = r.bool()
 		case infer.KindInt64, infer.KindUint64:
@@ -195,8 +207,6 @@ func (r *reader) params(dst infer.Params, n int) infer.Params {
 		case infer.KindString:
 			v.Str = p.Value.Str
 			r.string(&v.Str)
-		default:
-			r.fail("parameter of kind %d", v.Kind)
 		}
 		p.Value = v
 	}
@@ -204,10 +214,12 @@ func (r *reader) params(dst infer.Params, n int) infer.Params {
 }
 
 func (r *reader) tensor(name *string, d *infer.Datatype, shape []int64) []int64 {
-	*d = infer.Datatype(r.u8())
+	n := r.u8()
 	rank := int(r.u8())
-	if r.bytes(2); r.err == nil && (*d == infer.Invalid || *d > infer.BF16) {
-		r.fail("datatype %d", *d)
+	r.bytes(2)
+	var ok bool
+	if *d, ok = datatypeFrom(n); !ok {
+		r.fail("datatype %d", n)
 	}
 	r.string(name)
 	if rank > infer.MaxRank || rank*minDim > len(r.src) {

@@ -134,10 +134,8 @@ func TestDecodeRefuses(t *testing.T) {
 		})
 	}
 	results := map[string]func(*Result){
-		"code":          func(r *Result) { r.Code = 200 },
-		"duration":      func(r *Result) { r.Compute.Infer = -1 },
-		"size":          func(r *Result) { r.Outputs[0].Data.Length = 11 },
-		"response code": func(r *Result) { r.Responses[0].Code = 200 },
+		"duration": func(r *Result) { r.Compute.Infer = -1 },
+		"size":     func(r *Result) { r.Outputs[0].Data.Length = 11 },
 	}
 	for name, change := range results {
 		t.Run(name, func(t *testing.T) {
@@ -147,6 +145,27 @@ func TestDecodeRefuses(t *testing.T) {
 				t.Error("it decodes")
 			}
 		})
+	}
+}
+
+// A number that the protocol doesn't have is refused, wherever it stands.
+func TestDecodeRefusesNumbers(t *testing.T) {
+	res := &Result{ID: 1, Code: infer.Unavailable, Err: "no"}
+	for n := range 256 {
+		src := AppendResult(nil, res)
+		src[3] = byte(n)
+		_, known := codeFrom(byte(n))
+		if err := DecodeResult(src, new(Result)); (err == nil) != (known || n == 0) {
+			t.Errorf("code %d: %v", n, err)
+		}
+	}
+	seen := map[byte]bool{}
+	for _, c := range infer.Codes() {
+		n := errorNumber(c, "no")
+		if back, ok := codeFrom(n); !ok || back != c || seen[n] {
+			t.Errorf("code %v is %d, which is %v", c, n, back)
+		}
+		seen[n] = true
 	}
 }
 

@@ -47,7 +47,7 @@ func TestRaggedFaults(t *testing.T) {
 		{"too few elements", func(b *Batch) { b.Inputs[0].Extents[1] = []int64{2, 1} }, "requests of 5 elements"},
 		{"two dimensions", func(b *Batch) { b.Inputs[0].Shape = []int64{7, 1} }, "requests of 7 elements"},
 		{"an extent is missing", func(b *Batch) { b.Inputs[3].Extents = b.Inputs[3].Extents[:1] }, "ends early"},
-		{"an unknown layout", func(b *Batch) { b.Inputs[1].Layout = infer.Computed + 1 }, "layout 4"},
+		{"an unknown layout", func(b *Batch) { b.Inputs[1].Layout = infer.Computed + 1 }, "layout 255"},
 		{"too many elements", func(b *Batch) { b.Inputs[3].Extents[1] = []int64{1 << 40, 1 << 40} }, "extent of shape"},
 	}
 	for _, tc := range tests {

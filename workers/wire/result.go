@@ -1,10 +1,15 @@
 package wire
 
+import (
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/worker"
+)
+
 // AppendResult writes res behind dst. It allocates only where dst is too small.
 func AppendResult(dst []byte, res *Result) []byte {
 	dst = append(dst, version, kindResult)
 	dst = appendBool(dst, res.More)
-	dst = append(dst, byte(res.Code))
+	dst = append(dst, errorNumber(res.Code, res.Err))
 	dst = le.AppendUint64(dst, res.ID)
 	dst = le.AppendUint64(dst, uint64(res.Compute.Input))
 	dst = le.AppendUint64(dst, uint64(res.Compute.Infer))
@@ -17,7 +22,7 @@ func AppendResult(dst []byte, res *Result) []byte {
 	for i := range res.Responses {
 		p := &res.Responses[i]
 		dst = le.AppendUint32(dst, uint32(p.Index))
-		dst = append(dst, byte(p.Code))
+		dst = append(dst, errorNumber(p.Code, p.Err))
 		dst = appendBool(dst, p.Final)
 		dst = appendBool(dst, p.Repeat)
 		dst = append(dst, 0)
@@ -88,4 +93,12 @@ func ResultID(src []byte) (uint64, error) {
 	r.begin(kindResult)
 	r.bytes(2)
 	return r.u64(), r.err
+}
+
+// errorNumber is the number of an error's code; OK where there is no error.
+func errorNumber(c infer.Code, text string) byte {
+	if text == "" {
+		return byte(worker.Code_OK)
+	}
+	return byte(codeNumber(c))
 }
