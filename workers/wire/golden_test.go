@@ -179,7 +179,9 @@ func TestMessagesRoundTrip(t *testing.T) {
 
 // Messages that contradict themselves, or the tensors beside them, are refused.
 func TestMessagesRefused(t *testing.T) {
-	range_ := func(slot uint32, off, n int64) *worker.Range { return &worker.Range{Slot: slot, Offset: off, ByteSize: n} }
+	range_ := func(slot uint32, off, n int64) *worker.Range {
+		return &worker.Range{Slot: slot, Offset: off, ByteSize: n}
+	}
 	for name, change := range map[string]func(m *worker.Batch, tensors *[][]byte){
 		"no id":              func(m *worker.Batch, _ *[][]byte) { m.Id = 0 },
 		"a tensor too few":   func(_ *worker.Batch, ts *[][]byte) { *ts = (*ts)[1:] },
