@@ -86,8 +86,8 @@ generate: venv-tools ## write the generated Go code again
 
 generate-check: venv-tools
 	@echo "== generated code is up to date"
-	@before=$$(cat proto/*/*.pb.go | sha256sum); PYTHON=$(VENV) proto/generate.sh; \
-	 [ "$$before" = "$$(cat proto/*/*.pb.go | sha256sum)" ] || { echo "proto/*.pb.go were out of date and have been written again: commit them"; exit 1; }
+	@before=$$(cat proto/*/*.pb.go examples/workers/python/*.binpb | sha256sum); PYTHON=$(VENV) proto/generate.sh; \
+	 [ "$$before" = "$$(cat proto/*/*.pb.go examples/workers/python/*.binpb | sha256sum)" ] || { echo "generated code was out of date and have been written again: commit them"; exit 1; }
 
 clean: ## remove what was built; .cache stays
 	@rm -rf bin models

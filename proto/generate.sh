@@ -12,3 +12,6 @@ PATH=$plugins:$PATH "$PYTHON" -m grpc_tools.protoc -I. \
   --go_out=. --go_opt=module=github.com/sluice-serve/sluice \
   --go-grpc_out=. --go-grpc_opt=module=github.com/sluice-serve/sluice \
   proto/modelconfig/model_config.proto proto/inference/grpc_service.proto proto/worker/worker.proto proto/admin/admin.proto proto/mesh/mesh.proto
+
+# For workers in other languages that read descriptors at run time, as examples/workers/python.
+"$PYTHON" -m grpc_tools.protoc -I. --include_imports --descriptor_set_out=examples/workers/python/worker.binpb proto/worker/worker.proto

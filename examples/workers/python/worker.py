@@ -1,0 +1,263 @@
+"""A worker in Python: it serves models to a sluice gateway over gRPC, as docs/worker-protocol.md says.
+
+    python examples/workers/python/worker.py --port 9000
+    sluice serve --model-repository=… --worker=127.0.0.1:9000 --worker-insecure
+
+It needs grpcio, protobuf and numpy. Its backends, by the name in a model's config.pbtxt:
+
+    echo      answers the inputs as the outputs, in their order
+    counter   decoupled: input N (INT32 [1]); one answer with OUT for each number from 0 to N-1
+    sleeper   echo after as many milliseconds as its input DELAY_MS (INT32 [1]) says, unless nobody waits any more
+
+A backend is a class with `load` (may raise Fault), `describe` and `execute`. What a worker must do beside that — Hello, Load,
+Unload, one batch at a time for each instance, cancellation, errors — is in Service and Instance.
+"""
+import argparse
+import concurrent.futures
+import os
+import queue
+import threading
+import time
+
+import grpc
+import numpy as np
+
+import protocol as w
+
+PROTOCOL = 2
+TYPES = {w.TYPE_BOOL: np.bool_, w.TYPE_UINT8: np.uint8, w.TYPE_UINT16: np.uint16, w.TYPE_UINT32: np.uint32, w.TYPE_UINT64: np.uint64,
+         w.TYPE_INT8: np.int8, w.TYPE_INT16: np.int16, w.TYPE_INT32: np.int32, w.TYPE_INT64: np.int64, w.TYPE_FP16: np.float16,
+         w.TYPE_FP32: np.float32, w.TYPE_FP64: np.float64}
+KINDS = {np.dtype(t): name for name, t in TYPES.items()}
+
+
+class Fault(Exception):
+    """What a client is told. code is one of proto/worker's Code."""
+
+    def __init__(self, message, code=w.INTERNAL, reason=""):
+        super().__init__(message)
+        self.error = w.Error(code=code, reason=reason, message=message)
+
+
+class Tensor:
+    """A tensor as it came: bytes, with its datatype and shape. array() is a view, for all types but BYTES and BF16."""
+
+    def __init__(self, name, data_type, shape, data):
+        self.name, self.data_type, self.shape, self.data = name, data_type, list(shape), data
+
+    @staticmethod
+    def of(name, array):
+        array = np.ascontiguousarray(array)
+        return Tensor(name, KINDS[array.dtype], array.shape, array.tobytes())
+
+    def array(self):
+        return np.frombuffer(self.data, TYPES[self.data_type]).reshape(self.shape)
+
+
+class Job:
+    """One batch on its instance. inputs are the tensors of the whole batch, rows first."""
+
+    def __init__(self, batch, tensors, send):
+        self.batch, self.send, self.cancelled = batch, send, set()  # indexes of requests
+        self.ended = False
+        rest = iter(tensors)
+        self.inputs = []
+        for i in batch.inputs:
+            pieces = []
+            for s in i.segments:
+                if s.HasField("region"):
+                    raise Fault("this worker maps no client's memory", w.UNIMPLEMENTED)
+                pieces.append(next(rest))
+            self.inputs.append(Tensor(i.name, i.data_type, i.shape, b"".join(pieces)))
+
+    def input(self, name):
+        for t in self.inputs:
+            if t.name == name:
+                return t
+        raise Fault(f"the model wants an input '{name}'", w.INVALID_ARGUMENT)
+
+    def nobody_waits(self):
+        return len(self.cancelled) == len(self.batch.requests)
+
+    def respond(self, request, outputs, final=False):
+        """Sends one answer to one request, before the batch ends."""
+        self.send(w.ExecuteResponse(
+            result=w.Result(batch=self.batch.id, more=True, responses=[w.Response(request=request, final=final, outputs=headers(outputs))]),
+            tensors=[t.data for t in outputs]))
+
+    def end(self, outputs=(), error=None):
+        """The batch's last result: outputs of the whole batch, an error of all requests, or nothing, where each had its answer."""
+        self.ended = True
+        result = w.Result(batch=self.batch.id, outputs=headers(outputs), error=error)
+        self.send(w.ExecuteResponse(result=result, tensors=[t.data for t in outputs]))
+
+
+def headers(outputs):
+    return [w.Output(name=t.name, data_type=t.data_type, shape=t.shape) for t in outputs]
+
+
+class Echo:
+    def load(self, c):
+        if len(c.input) != len(c.output):
+            raise Fault(f"the echo backend wants as many outputs as inputs, the model config has {len(c.input)} and {len(c.output)}", w.INVALID_ARGUMENT)
+        self.names = [(i.name, o.name) for i, o in zip(c.input, c.output)]
+
+    def describe(self, c):
+        raise Fault("the echo backend has no model file that declares tensors", w.UNIMPLEMENTED)
+
+    def execute(self, job):
+        outputs = []
+        for given, wanted in self.names:
+            t = job.input(given)
+            outputs.append(Tensor(wanted, t.data_type, t.shape, t.data))
+        job.end(outputs)
+
+
+class Counter(Echo):
+    def load(self, c):
+        if not c.model_transaction_policy.decoupled or c.max_batch_size:
+            raise Fault("the counter backend wants a decoupled model without batch dimension", w.INVALID_ARGUMENT)
+
+    def execute(self, job):
+        n = int(job.input("N").array()[0])
+        for i in range(n):
+            if job.nobody_waits():
+                raise Fault("nobody waits for the answer", w.CANCELLED, "cancelled")
+            job.respond(0, [Tensor.of("OUT", np.array([i], np.int32))], final=i == n - 1)
+        job.end()
+
+
+class Sleeper(Echo):
+    def execute(self, job):
+        end = time.monotonic() + int(job.input("DELAY_MS").array().flat[0]) / 1000
+        while time.monotonic() < end:
+            if job.nobody_waits():
+                raise Fault("nobody waits for the answer", w.CANCELLED, "cancelled")
+            time.sleep(0.001)
+        super().execute(job)
+
+
+BACKENDS = {"echo": Echo, "counter": Counter, "sleeper": Sleeper}
+
+
+class Instance:
+    """A thread that executes the batches of one instance, one after the other. The gateway sends the next when it has the end of the
+    one before, so that one place in the queue would do."""
+
+    def __init__(self, model, name):
+        self.model, self.jobs = model, queue.SimpleQueue()
+        self.thread = threading.Thread(target=self.run, name=name, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        while (job := self.jobs.get()) is not None:
+            try:
+                self.model.execute(job)
+                if not job.ended:
+                    job.end()  # whoever had no answer is told so by the gateway
+            except Fault as fault:
+                job.end(error=fault.error)
+            except Exception as e:  # a fault of the model fails its batch, and nothing else
+                job.end(error=w.Error(code=w.INTERNAL, message=f"{type(e).__name__}: {e}"))
+
+    def close(self):
+        self.jobs.put(None)
+        self.thread.join()
+
+
+class Service:
+    """One gateway at a time is enough for an example, so that models are kept by their handle alone."""
+
+    def __init__(self):
+        self.models, self.stopping = {}, threading.Event()
+
+    def Hello(self, request, context):
+        if request.protocol != PROTOCOL:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, f"the gateway speaks protocol {request.protocol}, this worker {PROTOCOL}")
+        return w.HelloResponse(protocol=PROTOCOL, worker_version="example", pid=os.getpid(), devices=[w.Device(kind=w.Device.CPU)],
+                               backends=[w.Backend(name=name) for name in BACKENDS])
+
+    def Describe(self, request, context):
+        try:
+            return BACKENDS[request.backend]().describe(request.config)
+        except Fault as fault:
+            context.abort(STATUS[fault.error.code], fault.error.message)
+
+    def Load(self, request, context):
+        try:
+            model = BACKENDS[request.config.backend]()
+            model.load(request.config)
+        except Fault as fault:
+            context.abort(STATUS[fault.error.code], fault.error.message)
+        self.models[request.handle] = [Instance(model, i.name) for i in request.instances]
+        return w.LoadResponse()
+
+    def Unload(self, request, context):
+        for instance in self.models.pop(request.handle, ()):
+            instance.close()  # after the batches that it has
+        return w.UnloadResponse()
+
+    def Execute(self, requests, context):
+        answers, open_jobs = queue.SimpleQueue(), {}
+
+        def send(answer):
+            if not answer.result.more:
+                open_jobs.pop(answer.result.batch, None)
+            answers.put(answer)
+
+        def read():
+            try:
+                for r in requests:
+                    if r.HasField("cancel"):
+                        if job := open_jobs.get(r.cancel.batch):
+                            job.cancelled.add(r.cancel.request)
+                        continue
+                    self.begin(r, open_jobs, send)
+            except grpc.RpcError:
+                pass  # the gateway has gone
+            finally:
+                for job in list(open_jobs.values()):
+                    job.cancelled.update(range(len(job.batch.requests)))
+                answers.put(None)
+
+        threading.Thread(target=read, daemon=True).start()
+        yield from iter(answers.get, None)
+
+    def begin(self, r, open_jobs, send):
+        try:
+            job = open_jobs[r.batch.id] = Job(r.batch, r.tensors, send)
+            self.models[r.batch.handle][r.batch.instance].jobs.put(job)
+        except Fault as fault:
+            send(w.ExecuteResponse(result=w.Result(batch=r.batch.id, error=fault.error)))
+        except (KeyError, IndexError):
+            send(w.ExecuteResponse(result=w.Result(batch=r.batch.id, error=w.Error(code=w.NOT_FOUND, message="no such instance is loaded"))))
+
+    def Watch(self, request, context):
+        while context.is_active() and not self.stopping.is_set():
+            yield w.WatchResponse(resident_bytes=resident())
+            self.stopping.wait((request.interval_ms or 2000) / 1000)
+
+
+STATUS = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def resident():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def serve(port, service=None, ready=lambda port: None):
+    size = 1 << 30  # of a message: a batch's tensors come in one
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(16), options=[
+        ("grpc.max_receive_message_length", size), ("grpc.max_send_message_length", size), ("grpc.so_reuseport", 0)])
+    server.add_generic_rpc_handlers([w.handler(service or Service())])
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    server.start()
+    ready(port)
+    server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    flags = argparse.ArgumentParser(description="A worker for sluice, in Python.")
+    flags.add_argument("--port", type=int, default=9000, help="of the loopback address; 0: any")
+    serve(flags.parse_args().port, ready=lambda port: print(f"serving at 127.0.0.1:{port}", flush=True))

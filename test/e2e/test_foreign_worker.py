@@ -1,0 +1,268 @@
+"""A worker in another language, joined by --worker: examples/workers/python, and variants of it that lie."""
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+from tritonclient.utils import InferenceServerException
+
+import harness
+
+FOLDER = harness.ROOT / "examples/workers/python"
+
+ECHO = '''backend: "echo"
+max_batch_size: 8
+input [{ name: "A" data_type: TYPE_FP32 dims: -1 }, { name: "TEXT" data_type: TYPE_STRING dims: 1 }]
+output [{ name: "A_OUT" data_type: TYPE_FP32 dims: -1 }, { name: "TEXT_OUT" data_type: TYPE_STRING dims: 1 }]
+dynamic_batching { max_queue_delay_microseconds: 2000 }
+instance_group { count: 2 kind: KIND_CPU }
+'''
+COUNTER = '''backend: "counter"
+input { name: "N" data_type: TYPE_INT32 dims: 1 }
+output { name: "OUT" data_type: TYPE_INT32 dims: 1 }
+model_transaction_policy { decoupled: true }
+'''
+SLEEPER = '''backend: "sleeper"
+input { name: "DELAY_MS" data_type: TYPE_INT32 dims: 1 }
+output { name: "OUT" data_type: TYPE_INT32 dims: 1 }
+'''
+
+# What a lying variant changes of the worker.
+LIES = {
+    "protocol": "w.HelloResponse = lambda **k: Hello(**{**k, 'protocol': 1})",
+    "lane": "w.HelloResponse = lambda **k: Hello(**k, lane=2)",
+    "batch": "Job.end = lambda self, outputs=(), error=None: self.send(w.ExecuteResponse(result=w.Result(batch=self.batch.id + 1)))",
+    "size": "Job.end = lambda self, outputs=(), error=None: self.send(w.ExecuteResponse(result=w.Result(batch=self.batch.id, "
+            "outputs=headers(outputs)), tensors=[t.data[1:] for t in outputs]))",
+    "tensors": "Job.end = lambda self, outputs=(), error=None: self.send(w.ExecuteResponse(result=w.Result(batch=self.batch.id, "
+               "outputs=headers(outputs))))",
+    "request": "Job.end = lambda self, outputs=(), error=None: self.send(w.ExecuteResponse(result=w.Result(batch=self.batch.id, "
+               "responses=[w.Response(request=7, final=True)])))",
+    "code": "Job.end = lambda self, outputs=(), error=None: self.send(w.ExecuteResponse(result=w.Result(batch=self.batch.id, "
+            "error=w.Error(code=4, message='x'))))",
+}
+
+
+class Worker:
+    def __init__(self, port=0, lie=""):
+        code = f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import worker; w, Job, headers = worker.w, worker.Job, worker.headers; " \
+               f"Hello = w.HelloResponse; {LIES.get(lie, 'pass')}; worker.serve({port}, ready=lambda p: print(p, flush=True))"
+        self.process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        self.port = int(self.process.stdout.readline())
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def joined(start, tmp_path):
+    """A gateway whose one worker is in Python."""
+    workers = []
+
+    def begin(lie="", **options):
+        workers.append(Worker(lie=lie))
+        for name, config in (("echo", ECHO), ("counter", COUNTER), ("sleeper", SLEEPER)):
+            (tmp_path / "models" / name / "1").mkdir(parents=True, exist_ok=True)
+            (tmp_path / "models" / name / "config.pbtxt").write_text(config)
+        server = start(repositories=[tmp_path / "models"], flags=["--local-workers=false", f"--worker=127.0.0.1:{workers[0].port}",
+                                                                  "--worker-insecure", *options.pop("flags", ())], **options)
+        return server, workers
+
+    yield begin
+    for w in workers:
+        w.kill()
+
+
+def echo(module, client, value, text, rows=1):
+    a = module.InferInput("A", [rows, 3], "FP32")
+    a.set_data_from_numpy(np.full((rows, 3), value, np.float32))
+    t = module.InferInput("TEXT", [rows, 1], "BYTES")
+    t.set_data_from_numpy(np.array([[text]] * rows, np.object_))
+    r = client.infer("echo", [a, t])
+    assert (r.as_numpy("A_OUT") == value).all() and r.as_numpy("A_OUT").shape == (rows, 3)
+    assert r.as_numpy("TEXT_OUT").tolist() == [[text]] * rows
+
+
+def test_echo(joined):
+    """Batches of several requests, both protocols, BYTES, and a model's error."""
+    server, _ = joined()
+    faults = []
+
+    def many(k):
+        try:
+            with httpclient.InferenceServerClient(server.http) as h, grpcclient.InferenceServerClient(server.grpc) as g:
+                for n in range(20):
+                    echo(httpclient, h, k * 100 + n, f"{k} {n} é".encode(), 1 + n % 3)
+                    echo(grpcclient, g, k * 100 + n, b"\0\xff" * n, 1 + n % 2)
+        except Exception as e:  # shown below
+            faults.append(e)
+    threads = [threading.Thread(target=many, args=(k,)) for k in range(6)]
+    [t.start() for t in threads]
+    [t.join(60) for t in threads]
+    assert not faults, faults[:2]
+    stats = server.get("/v2/models/echo/stats")["model_stats"][0]
+    assert stats["execution_count"] < stats["inference_count"], "requests share batches"
+    with httpclient.InferenceServerClient(server.http) as h:
+        assert h.get_model_repository_index()[0]["state"] == "READY"
+
+
+class Stream:
+    def __init__(self, server):
+        self.client, self.answers, self.more = grpcclient.InferenceServerClient(server.grpc), [], threading.Condition()
+        self.client.start_stream(callback=self.take)
+
+    def take(self, result, error):
+        with self.more:
+            self.answers.append((result, error))
+            self.more.notify()
+
+    def count(self, n, **options):
+        t = grpcclient.InferInput("N", [1], "INT32")
+        t.set_data_from_numpy(np.array([n], np.int32))
+        self.client.async_stream_infer("counter", [t], enable_empty_final_response=True, **options)
+
+    def wait(self, n):
+        with self.more:
+            assert self.more.wait_for(lambda: len(self.answers) >= n, 20), f"{len(self.answers)} answers of {n}"
+            return list(self.answers)
+
+    def close(self, cancel=False):
+        self.client.stop_stream(cancel_requests=cancel)
+        self.client.close()
+
+
+def test_counter(joined):
+    """Any number of answers to a request, and the end where there is none."""
+    server, _ = joined()
+    s = Stream(server)
+    try:
+        s.count(5)
+        got = s.wait(5)
+        assert [int(r.as_numpy("OUT")[0]) for r, e in got if r.as_numpy("OUT") is not None] == [0, 1, 2, 3, 4]
+        assert got[-1][0].get_response().parameters["triton_final_response"].bool_param
+        s.count(0)
+        last = s.wait(6)[5][0]
+        assert not last.get_response().outputs and last.get_response().parameters["triton_final_response"].bool_param
+    finally:
+        s.close()
+
+
+def busy(server, model):
+    text = urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=10).read().decode()
+    return any(line.startswith(f'sluice_instances_busy{{model="{model}"') and not line.endswith(" 0") for line in text.splitlines())
+
+
+def test_cancelled(joined):
+    """A caller that leaves ends what the worker does for it."""
+    server, _ = joined()
+    with grpcclient.InferenceServerClient(server.grpc) as c:
+        t = grpcclient.InferInput("DELAY_MS", [1], "INT32")
+        t.set_data_from_numpy(np.array([60_000], np.int32))
+        done = []
+        call = c.async_infer("sleeper", [t], callback=lambda result, error: done.append(error))
+        harness.wait_for(lambda: busy(server, "sleeper"), 10, "the instance is busy")
+        call.cancel()
+        harness.wait_for(lambda: done, 10, "the caller is told")
+        t.set_data_from_numpy(np.array([1], np.int32))
+        begin = time.monotonic()
+        assert c.infer("sleeper", [t]).as_numpy("OUT").tolist() == [1]
+        assert time.monotonic() - begin < 20, "the instance is free again"
+
+
+def test_killed(joined):
+    """kill -9 under load: what is in flight waits for the worker that comes back, and nothing is wrong."""
+    server, workers = joined()
+    stop, faults, calls = threading.Event(), [], [0]
+
+    def load():
+        with httpclient.InferenceServerClient(server.http, network_timeout=60, connection_timeout=60) as h:
+            n = 0
+            while not stop.is_set():
+                n += 1
+                try:
+                    echo(httpclient, h, n % 1000, b"x")
+                except Exception as e:
+                    faults.append(e)
+                calls[0] += 1
+    threads = [threading.Thread(target=load) for _ in range(3)]
+    [t.start() for t in threads]
+    for _ in range(3):
+        harness.wait_for(lambda at=calls[0]: calls[0] > at + 30, 30, "calls are answered")
+        port = workers[-1].port
+        workers[-1].kill()
+        workers.append(Worker(port))
+    harness.wait_for(lambda at=calls[0]: calls[0] > at + 30, 30, "calls are answered again")
+    stop.set()
+    [t.join(60) for t in threads]
+    assert not faults, faults[:3]
+
+
+@pytest.mark.parametrize("lie, want", [("protocol", "the worker speaks protocol 1, this gateway 2"), ("lane", "byte table 2, which was not offered")])
+def test_another_protocol(tmp_path, lie, want):
+    """A worker that speaks another protocol is not used, and the log says why; the gateway waits for one that fits."""
+    worker, log = Worker(lie=lie), tmp_path / "log"
+    (tmp_path / "models").mkdir()
+    with open(log, "w") as out:
+        gateway = subprocess.Popen([str(harness.BINARY), "serve", f"--model-repository={tmp_path}/models", "--local-workers=false", "--http-port=0",
+                                    f"--worker=127.0.0.1:{worker.port}", "--worker-insecure", "--grpc-port=0", "--metrics-port=0"],
+                                   stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+    try:
+        harness.wait_for(lambda: want in log.read_text(), 10, want)
+    finally:
+        gateway.terminate()
+        gateway.wait(20)
+        worker.kill()
+
+
+@pytest.mark.parametrize("lie", ["batch", "size", "tensors", "request", "code"])
+def test_lies(joined, lie):
+    """A worker that breaks the protocol harms nobody else: the call fails in the end, and the gateway goes on."""
+    server, workers = joined(lie)
+    with httpclient.InferenceServerClient(server.http, network_timeout=60, connection_timeout=60) as h:
+        with pytest.raises(InferenceServerException) as told:
+            echo(httpclient, h, 1, b"x")
+        assert told.value.status() in ("500", "503"), told.value
+        assert h.is_server_live()
+    workers[0].kill()
+    workers.append(Worker(workers[0].port))
+    with httpclient.InferenceServerClient(server.http, network_timeout=60, connection_timeout=60) as h:
+        def answered():
+            try:
+                echo(httpclient, h, 2, b"y")
+                return True
+            except InferenceServerException:
+                return False
+        harness.wait_for(answered, 30, "an honest worker in its place serves")
+
+
+def test_golden_vectors():
+    """The messages of workers/wire/testdata/golden mean to the Python code what they mean to Go: their JSON is read into the generated
+    classes and written again the same."""
+    code = """
+import json, pathlib, sys
+sys.path.insert(0, sys.argv[1])
+from google.protobuf import json_format
+import protocol as w
+n = 0
+for f in sorted(pathlib.Path(sys.argv[2]).glob("*.json")):
+    kind = w.Batch if f.name.startswith("batch") else w.Result
+    m = kind.FromString(json_format.Parse(f.read_text(), kind()).SerializeToString())
+    assert json_format.MessageToDict(m, preserving_proto_field_name=True) == json.loads(f.read_text()), f.name
+    n += 1
+print(n)
+"""
+    out = subprocess.run([sys.executable, "-c", code, str(FOLDER), str(harness.ROOT / "workers/wire/testdata/golden")], check=True,
+                         capture_output=True, text=True).stdout
+    assert int(out) >= 9
