@@ -154,7 +154,7 @@ func testApartEnd(t *testing.T, execute func(i int, b backend.Batch) error, want
 	leave.Store((*uint32)(unsafe.Pointer(&p.flags[4])))
 	g.post(0, p) // the first batch is executed one by one
 	c, res := g.result(t)
-	if c.Fault != 0 || res.Err != "" {
+	if c.NoMemory || res.Err != "" {
 		t.Fatalf("%+v %+v", c, res)
 	}
 	got := g.answersOf(t, b, res)

@@ -25,7 +25,7 @@ func BenchmarkLane(b *testing.B) {
 			b.SetBytes(int64(len(data)))
 			for b.Loop() {
 				g.post(0, p)
-				if _, err := g.lane.Completions(c[:], 0); err != nil || c[0].Fault != 0 {
+				if _, err := g.lane.Completions(c[:], 0); err != nil || c[0].NoMemory {
 					b.Fatal(err, c[0])
 				}
 				g.lane.Release(c[0].Token)

@@ -212,7 +212,7 @@ func (g *gateway) result(t testing.TB) (shm.Completion, *wire.Result) {
 		t.Fatalf("no result: %v", err)
 	}
 	res := &wire.Result{}
-	if c[0].Fault == 0 {
+	if !c[0].NoMemory {
 		src := must(g.responses.View(c[0].Offset, c[0].Length))(t)
 		if err := wire.DecodeResult(append([]byte{}, src...), res); err != nil {
 			t.Fatal(err)

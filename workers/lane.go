@@ -161,7 +161,7 @@ func (t *mailbox) send(x *execution, d *draft) error {
 		return err
 	default:
 		x.inst.log.Error("a batch's result had no room in the response memory", "error", err)
-		c.Fault = infer.Unavailable
+		c.NoMemory = true
 	}
 	_ = t.lane.Lane.Complete(c) // ErrClosed: the gateway has gone
 	return nil

@@ -93,15 +93,15 @@ func TestLaneFullMemoryIsARefusalUntilItIsReleased(t *testing.T) {
 		b, data := rowsBatch(id, 1, 1024)
 		g.post(0, g.layOut(t, b, data))
 		c, res := g.result(t)
-		if refused = c.Fault != 0 || res.Err != ""; refused {
-			if c.Fault != infer.Unavailable && res.Code != infer.Unavailable {
+		if refused = c.NoMemory || res.Err != ""; refused {
+			if !c.NoMemory && res.Code != infer.Unavailable {
 				t.Fatalf("full memory: %+v %+v, want Unavailable", c, res)
 			}
-			if c.Fault == 0 && res.Reason != infer.ReasonMemory {
+			if !c.NoMemory && res.Reason != infer.ReasonMemory {
 				t.Errorf("full memory: reason %q, want %q", res.Reason, infer.ReasonMemory)
 			}
 		}
-		if c.Fault == 0 {
+		if !c.NoMemory {
 			tokens = append(tokens, c.Token)
 		}
 	}
@@ -115,7 +115,7 @@ func TestLaneFullMemoryIsARefusalUntilItIsReleased(t *testing.T) {
 		b, data := rowsBatch(id, 1, 1024)
 		g.post(0, g.layOut(t, b, data))
 		c, res := g.result(t)
-		if c.Fault != 0 || res.Err != "" {
+		if c.NoMemory || res.Err != "" {
 			t.Fatalf("after the release, batch %d: %+v %+v", id, c, res)
 		}
 		g.lane.Release(c.Token)

@@ -53,7 +53,7 @@ func TestLaneKeepsNoMemory(t *testing.T) {
 				g.post(0, p)
 				for more := true; more; {
 					c, res := g.result(t)
-					if c.Fault != 0 {
+					if c.NoMemory {
 						t.Fatalf("no memory for a result: %+v", c)
 					}
 					more = res.More
@@ -88,7 +88,7 @@ func TestLaneIsFilledToTheByte(t *testing.T) {
 			for range 3 {
 				g.post(0, p)
 				c, res := g.result(t)
-				if c.Fault != 0 || res.Err != "" || len(res.Outputs) != 1 {
+				if c.NoMemory || res.Err != "" || len(res.Outputs) != 1 {
 					t.Fatalf("completion %+v, result %+v", c, res)
 				}
 				if got := g.data(t, res.Outputs[0]); len(got) != size || got[size-1] != byte(size-1) {

@@ -35,7 +35,7 @@ func (g *gateway) runRagged(t *testing.T) *wire.Result {
 	p := g.layOut(t, batch, data...)
 	g.post(0, p)
 	c, res := g.result(t)
-	if c.Fault != 0 {
+	if c.NoMemory {
 		t.Fatalf("fault %+v", c)
 	}
 	g.lane.Release(c.Token)

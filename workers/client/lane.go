@@ -223,7 +223,7 @@ func (l *laneLink) complete(c *shm.Completion) (woke bool, err error) {
 	if b == nil {
 		return false, fmt.Errorf("a result came for batch %d, which mailbox %d does not have", c.Batch, c.Mailbox)
 	}
-	if c.Fault != 0 {
+	if c.NoMemory {
 		l.memory.refused.Note()
 		err := infer.Refusef(infer.Unavailable, infer.ReasonMemory, "the worker had no memory left for the result")
 		e.finish(b, &infer.Result{Err: err})

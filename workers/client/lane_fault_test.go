@@ -33,7 +33,7 @@ func TestFaultEndsSession(t *testing.T) {
 			}
 		}
 		s.boxes[box].Store(&executor{current: b})
-		if err := lane.Complete(shm.Completion{Batch: b.ID, Mailbox: box, Fault: infer.Unavailable}); err != nil {
+		if err := lane.Complete(shm.Completion{Batch: b.ID, Mailbox: box, NoMemory: true}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/sluice-serve/sluice/infer"
 	"golang.org/x/sys/unix"
 )
 
@@ -61,12 +60,12 @@ const (
 type Completion struct {
 	Batch   uint64 // ID of the batch
 	Mailbox uint32 // of the instance that had it
-	// Fault, where it is not 0, ends the batch with this infer.Code and there is no
-	// descriptor: the answer of a worker that has no memory left to say more.
-	Fault  infer.Code
-	Offset int64  // of the result's descriptor (wire.Result) in the response arena
-	Length int64  // of the descriptor in bytes
-	Token  uint64 // given back through the release ring when nothing reads the result any more
+	// NoMemory ends the batch without a descriptor: the answer of a worker that has no memory
+	// left to say more.
+	NoMemory bool
+	Offset   int64  // of the result's descriptor (wire.Result) in the response arena
+	Length   int64  // of the descriptor in bytes
+	Token    uint64 // given back through the release ring when nothing reads the result any more
 }
 
 // Lane carries descriptors between a gateway and one worker of its host. Nothing spins:

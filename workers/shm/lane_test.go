@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-serve/sluice/infer"
 	"golang.org/x/sys/unix"
 )
 
@@ -271,7 +270,7 @@ func TestManyProducers(t *testing.T) {
 	for p := range producers {
 		wg.Go(func() {
 			for i := range each {
-				if err := worker.Complete(Completion{Mailbox: uint32(p), Batch: uint64(i), Fault: infer.Internal}); err != nil {
+				if err := worker.Complete(Completion{Mailbox: uint32(p), Batch: uint64(i), NoMemory: true}); err != nil {
 					t.Error(err)
 					return
 				}
@@ -286,7 +285,7 @@ func TestManyProducers(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, c := range buf[:n] {
-			if c.Batch != next[c.Mailbox] || c.Fault != infer.Internal {
+			if c.Batch != next[c.Mailbox] || !c.NoMemory {
 				t.Fatalf("got %+v, want batch %d", c, next[c.Mailbox])
 			}
 			next[c.Mailbox]++

@@ -4,18 +4,16 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
-
-	"github.com/sluice-serve/sluice/infer"
 )
 
 // Offsets in an entry of the completion ring.
 const (
-	entBatch   = 0
-	entMailbox = 8
-	entFault   = 12
-	entOffset  = 16
-	entLength  = 24
-	entToken   = 32
+	entBatch    = 0
+	entMailbox  = 8
+	entNoMemory = 12
+	entOffset   = 16
+	entLength   = 24
+	entToken    = 32
 )
 
 // Complete announces a result to the gateway. The worker calls it, from any number of
@@ -33,7 +31,7 @@ func (l *Lane) Complete(c Completion) error {
 	at := l.completions + int(l.head&l.compMask)*entrySize
 	atomic.StoreUint64(l.u64(at+entBatch), c.Batch)
 	atomic.StoreUint32(l.u32(at+entMailbox), c.Mailbox)
-	atomic.StoreUint32(l.u32(at+entFault), uint32(c.Fault))
+	atomic.StoreUint32(l.u32(at+entNoMemory), noMemory(c.NoMemory))
 	atomic.StoreUint64(l.u64(at+entOffset), uint64(c.Offset))
 	atomic.StoreUint64(l.u64(at+entLength), uint64(c.Length))
 	atomic.StoreUint64(l.u64(at+entToken), c.Token)
@@ -87,12 +85,12 @@ func (l *Lane) take(dst []Completion, head uint64) (int, error) {
 	for i := range dst[:n] {
 		at := l.completions + int(l.tail&l.compMask)*entrySize
 		dst[i] = Completion{
-			Batch:   atomic.LoadUint64(l.u64(at + entBatch)),
-			Mailbox: atomic.LoadUint32(l.u32(at + entMailbox)),
-			Fault:   infer.Code(atomic.LoadUint32(l.u32(at + entFault))),
-			Offset:  int64(atomic.LoadUint64(l.u64(at + entOffset))),
-			Length:  int64(atomic.LoadUint64(l.u64(at + entLength))),
-			Token:   atomic.LoadUint64(l.u64(at + entToken)),
+			Batch:    atomic.LoadUint64(l.u64(at + entBatch)),
+			Mailbox:  atomic.LoadUint32(l.u32(at + entMailbox)),
+			NoMemory: atomic.LoadUint32(l.u32(at+entNoMemory)) != 0,
+			Offset:   int64(atomic.LoadUint64(l.u64(at + entOffset))),
+			Length:   int64(atomic.LoadUint64(l.u64(at + entLength))),
+			Token:    atomic.LoadUint64(l.u64(at + entToken)),
 		}
 		l.tail++
 		if dst[i].Mailbox >= uint32(l.mailboxes) {
@@ -167,4 +165,12 @@ func (l *Lane) WaitReleased(timeout time.Duration) bool {
 	}
 	l.relWaiter.await(timeout, true, func() bool { return ready() || l.isShut() })
 	return ready()
+}
+
+// noMemory is a flag of an entry.
+func noMemory(set bool) uint32 {
+	if set {
+		return 1
+	}
+	return 0
 }
