@@ -77,7 +77,6 @@ const (
 	WhyUnnamed    Why = "no_model_named"    // the call is for no model
 	WhyLost       Why = "sequence_lost"     // refused: its sequence ended with its gateway
 	WhyUnplaced   Why = "sequence_unplaced" // refused: its sequence may be at a gateway that has not told yet
-	WhyStream     Why = "stream"            // its sequences are its own
 	WhyUnreadable Why = "unreadable"        // its body could not be read
 )
 
