@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-serve/sluice/test/checked"
 )
 
 // reloaded is a model that is loaded and unloaded while others use it.
@@ -76,26 +78,21 @@ func (m *reloaded) stepsServed(begin, end time.Time) bool {
 // check holds an answer against what was loaded while the call was under way. version is
 // the one that was asked for, 0 the latest; got is the one that the answer names.
 func (m *reloaded) check(in, out []int32, version, got int, begin, end time.Time) error {
-	if len(in) != len(out) || len(in) == 0 {
-		return wrongf("%s: %d elements, want %d", m.name, len(out), len(in))
-	}
-	k := out[0] - in[0]
-	for i := range in {
-		if out[i]-in[i] != k {
-			return wrongf("%s: element %d has %d added, the first %d", m.name, i, out[i]-in[i], k)
-		}
+	k, err := checked.Offset(in, out)
+	if err != nil {
+		return fmt.Errorf("%s: %w", m.name, err)
 	}
 	if len(m.steps) > 0 {
 		low := k & 0xffff
 		for i, part := range []int32{low, k - low} {
 			if !m.steps[i].history.mayAdd(part, 0, 0, begin, end) {
-				return wrongf("%s: %d was added by %s, which was not loaded so within %v%s", m.name, part, m.steps[i].name, end.Sub(begin), &m.steps[i].history)
+				return checked.Wrongf("%s: %d was added by %s, which was not loaded so within %v%s", m.name, part, m.steps[i].name, end.Sub(begin), &m.steps[i].history)
 			}
 		}
 		return nil
 	}
 	if !m.history.mayAdd(k, version, got, begin, end) {
-		return wrongf("%s: version %d (asked for %d) added %d, which was not loaded so within %v%s", m.name, got, version, k, end.Sub(begin), &m.history)
+		return checked.Wrongf("%s: version %d (asked for %d) added %d, which was not loaded so within %v%s", m.name, got, version, k, end.Sub(begin), &m.history)
 	}
 	return nil
 }

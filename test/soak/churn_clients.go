@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/sluice-serve/sluice/proto/admin"
 	"github.com/sluice-serve/sluice/proto/inference"
+	"github.com/sluice-serve/sluice/test/checked"
 )
 
 // question is a request of which there are few, so that answers to it are cached.
@@ -57,20 +57,14 @@ func (c *churn) unserved(m *reloaded, err error, begin, end time.Time) error {
 	return nil
 }
 
-// answered is an answer in JSON and the version that it names.
-type answered struct {
-	answer
-	Version string `json:"model_version"`
-}
-
 func (c *churn) checkJSON(m *reloaded, q question, got []byte, begin time.Time) error {
-	var a answered
-	if err := json.Unmarshal(got, &a); err != nil {
-		return wrongf("no JSON: %v", err)
+	a, err := checked.ReadAnswer(got)
+	if err != nil {
+		return err
 	}
 	version, err := strconv.Atoi(a.Version)
 	if err != nil || len(a.Outputs) != 1 {
-		return wrongf("%s: answered %.300q", m.name, got)
+		return checked.Wrongf("%s: answered %.300q", m.name, got)
 	}
 	c.notes.add("answers checked")
 	return m.check(q.in, a.Outputs[0].Data, q.version, version, begin, time.Now())
@@ -86,7 +80,7 @@ func (c *churn) askJSON(m *reloaded) func(*server, *rand.Rand) (exchange, func()
 				return c.askClasses(ctx, web, m, q)
 			}
 			begin := time.Now()
-			_, got, err := post(ctx, web, s.url(q.path(m)), jsonRequest(q.shape(), q.in))
+			_, got, err := checked.Post(ctx, web, s.url(q.path(m)), checked.JSONRequest(q.shape(), q.in))
 			if err != nil {
 				return c.unserved(m, err, begin, time.Now())
 			}
@@ -97,23 +91,23 @@ func (c *churn) askJSON(m *reloaded) func(*server, *rand.Rand) (exchange, func()
 
 // askClasses wants the largest element of each row, which is the last.
 func (c *churn) askClasses(ctx context.Context, web *http.Client, m *reloaded, q question) error {
-	body := bytes.TrimSuffix(jsonRequest(q.shape(), q.in), []byte("}"))
+	body := bytes.TrimSuffix(checked.JSONRequest(q.shape(), q.in), []byte("}"))
 	body = append(body, `,"outputs":[{"name":"OUTPUT0","parameters":{"classification":1}}]}`...)
 	begin := time.Now()
-	_, got, err := post(ctx, web, c.s.url(q.path(m)), body)
+	_, got, err := checked.Post(ctx, web, c.s.url(q.path(m)), body)
 	if err != nil {
 		return c.unserved(m, err, begin, time.Now())
 	}
 	var a struct{ Outputs []struct{ Data []string } }
 	if err := json.Unmarshal(got, &a); err != nil || len(a.Outputs) != 1 || len(a.Outputs[0].Data) != len(q.in)/width {
-		return wrongf("%s: classes %.300q", m.name, got)
+		return checked.Wrongf("%s: classes %.300q", m.name, got)
 	}
 	var in, out []int32
 	for row, class := range a.Outputs[0].Data {
 		var value float64
 		var index int
 		if _, err := fmt.Sscanf(class, "%f:%d", &value, &index); err != nil || index != width-1 {
-			return wrongf("%s: class %q, want element %d: %v", m.name, class, width-1, err)
+			return checked.Wrongf("%s: class %q, want element %d: %v", m.name, class, width-1, err)
 		}
 		in, out = append(in, q.in[row*width+index]), append(out, int32(value))
 	}
@@ -126,34 +120,24 @@ func (c *churn) askBinary(m *reloaded) func(*server, *rand.Rand) (exchange, func
 		web := s.web()
 		return func(ctx context.Context) error {
 			q := ask(m, rng)
-			head := fmt.Sprintf(`{"inputs":[{"name":"INPUT0","shape":[%d,%d],"datatype":"INT32","parameters":{"binary_data_size":%d}}],`+
-				`"outputs":[{"name":"OUTPUT0","parameters":{"binary_data":true}}]}`, len(q.in)/width, width, 4*len(q.in))
+			body, head := checked.BinaryRequest(len(q.in)/width, q.in)
 			begin := time.Now()
-			res, got, err := post(ctx, web, s.url(q.path(m)), append([]byte(head), raw(q.in)...), headerLength, strconv.Itoa(len(head)))
+			res, got, err := checked.Post(ctx, web, s.url(q.path(m)), body, checked.HeaderLength, head)
 			if err != nil {
 				return c.unserved(m, err, begin, time.Now())
 			}
-			n, err := strconv.Atoi(res.Header.Get(headerLength))
-			if err != nil || n > len(got) {
-				return wrongf("header length %q of %d bytes", res.Header.Get(headerLength), len(got))
+			_, tensor, err := checked.BinaryAnswer(res, got)
+			if err != nil {
+				return err
 			}
 			c.notes.add("answers checked")
-			return m.check(q.in, numbers(got[n:]), q.version, 0, begin, time.Now())
+			return m.check(q.in, checked.Numbers(tensor), q.version, 0, begin, time.Now())
 		}, web.CloseIdleConnections
 	}
 }
 
-func numbers(b []byte) []int32 {
-	v := make([]int32, len(b)/4)
-	for i := range v {
-		v[i] = int32(binary.LittleEndian.Uint32(b[4*i:]))
-	}
-	return v
-}
-
 func (q question) message(m *reloaded) *inference.ModelInferRequest {
-	r := &inference.ModelInferRequest{ModelName: m.name, RawInputContents: [][]byte{raw(q.in)},
-		Inputs: []*inference.ModelInferRequest_InferInputTensor{{Name: "INPUT0", Datatype: "INT32", Shape: []int64{int64(len(q.in) / width), width}}}}
+	r := checked.Message(m.name, "INPUT0", len(q.in)/width, q.in)
 	if q.version > 0 {
 		r.ModelVersion = strconv.Itoa(q.version)
 	}
@@ -161,12 +145,12 @@ func (q question) message(m *reloaded) *inference.ModelInferRequest {
 }
 
 func (c *churn) checkMessage(m *reloaded, q question, got *inference.ModelInferResponse, begin time.Time) error {
-	version, err := strconv.Atoi(got.GetModelVersion())
-	if err != nil || len(got.GetRawOutputContents()) != 1 {
-		return wrongf("%s: answered %.300s", m.name, got)
+	version, out, err := checked.Output(got)
+	if err != nil {
+		return fmt.Errorf("%s: %w", m.name, err)
 	}
 	c.notes.add("answers checked")
-	return m.check(q.in, numbers(got.RawOutputContents[0]), q.version, version, begin, time.Now())
+	return m.check(q.in, out, q.version, version, begin, time.Now())
 }
 
 func (c *churn) askUnary(m *reloaded) func(*server, *rand.Rand) (exchange, func()) {
@@ -231,7 +215,7 @@ func (c *churn) leaveHTTP(m *reloaded) func(*server, *rand.Rand) (exchange, func
 		web := s.web()
 		return func(ctx context.Context) error {
 			q, begin := ask(m, rng), time.Now()
-			body := jsonRequest(q.shape(), q.in)
+			body := checked.JSONRequest(q.shape(), q.in)
 			own, cancel := context.WithTimeout(ctx, time.Duration(rng.Int64N(int64(6*time.Millisecond))))
 			defer cancel()
 			if rng.IntN(4) == 0 {
@@ -244,7 +228,7 @@ func (c *churn) leaveHTTP(m *reloaded) func(*server, *rand.Rand) (exchange, func
 				w.end()
 				return nil
 			}
-			_, got, err := post(own, web, s.url(q.path(m)), body)
+			_, got, err := checked.Post(own, web, s.url(q.path(m)), body)
 			if own.Err() != nil {
 				c.notes.add("calls left")
 				return nil
@@ -295,13 +279,12 @@ func (c *churn) countUp(s *server, rng *rand.Rand) (exchange, func()) {
 		for i := range last + 1 {
 			v := int32(rng.Uint32())
 			sum += v
-			body := fmt.Appendf(nil, `{"parameters":{"sequence_id":%d,"sequence_start":%t,"sequence_end":%t},"inputs":[{"name":"VALUE","shape":[1,1],"datatype":"INT32","data":[%d]}]}`,
-				id, i == 0, i == last, v)
+			body := checked.Step{ID: id, Start: i == 0, End: i == last, Value: v}.JSON()
 			own, cancel := ctx, context.CancelFunc(func() {})
 			if rng.IntN(20) == 0 {
 				own, cancel = context.WithTimeout(ctx, time.Duration(rng.Int64N(int64(4*time.Millisecond))))
 			}
-			_, got, err := post(own, web, s.url("/v2/models/tally/infer"), body)
+			_, got, err := checked.Post(own, web, s.url("/v2/models/tally/infer"), body)
 			left := own.Err() != nil
 			cancel()
 			if left {
@@ -315,11 +298,11 @@ func (c *churn) countUp(s *server, rng *rand.Rand) (exchange, func()) {
 				c.notes.add("sequences ended by a load")
 				return nil
 			}
-			var a answer
-			if err := json.Unmarshal(got, &a); err != nil {
-				return wrongf("no JSON: %v", err)
+			a, err := checked.ReadAnswer(got)
+			if err != nil {
+				return err
 			}
-			if err := a.check([]int32{sum}); err != nil {
+			if err := a.Check([]int32{sum}); err != nil {
 				return fmt.Errorf("step %d of sequence %d: %w", i, id, err)
 			}
 		}
@@ -360,8 +343,8 @@ func (c *churn) readBurst(s *server, rng *rand.Rand) (exchange, func()) {
 				return fmt.Errorf("answer %d of %d: %w", i, n, err)
 			}
 			out := got.InferResponse.GetRawOutputContents()
-			if len(out) != 2 || !slices.Equal(numbers(out[0]), []int32{int32(i)}) {
-				return wrongf("answer %d of %d is %v", i, n, out)
+			if len(out) != 2 || !slices.Equal(checked.Numbers(out[0]), []int32{int32(i)}) {
+				return checked.Wrongf("answer %d of %d is %v", i, n, out)
 			}
 		}
 		c.notes.add("streams checked")
@@ -385,10 +368,10 @@ func (c *churn) purge(s *server, rng *rand.Rand) (exchange, func()) {
 				_, err := client.PurgeCache(ctx, &admin.PurgeCacheRequest{Model: m.name, Version: "1"}, grpc.WaitForReady(true))
 				return err
 			case 1:
-				_, _, err := post(ctx, web, s.url("/v2/cache/purge"), []byte("{}"))
+				_, _, err := checked.Post(ctx, web, s.url("/v2/cache/purge"), []byte("{}"))
 				return err
 			}
-			_, _, err := post(ctx, web, s.url("/v2/cache/purge"), fmt.Appendf(nil, `{"model":%q}`, m.name))
+			_, _, err := checked.Post(ctx, web, s.url("/v2/cache/purge"), fmt.Appendf(nil, `{"model":%q}`, m.name))
 			return err
 		}, func() {
 			web.CloseIdleConnections()
@@ -403,7 +386,7 @@ func (c *churn) lookAround(s *server, rng *rand.Rand) (exchange, func()) {
 		m, begin := c.models()[rng.IntN(5)], time.Now()
 		switch rng.IntN(5) {
 		case 0:
-			_, _, err := post(ctx, web, s.url("/v2/repository/index"), []byte("{}"))
+			_, _, err := checked.Post(ctx, web, s.url("/v2/repository/index"), []byte("{}"))
 			return err
 		case 1:
 			_, err := s.scrape(ctx)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/proto/inference"
+	"github.com/sluice-serve/sluice/test/checked"
 )
 
 // betweenChanges is the mean time between two changes of one model.
@@ -146,7 +147,7 @@ func (l *loader) send(ctx context.Context, config string, files map[string][]byt
 	if err != nil {
 		return err
 	}
-	_, _, err = post(ctx, l.web, l.c.s.url("/v2/repository/models/"+l.m.name+"/load"), body)
+	_, _, err = checked.Post(ctx, l.web, l.c.s.url("/v2/repository/models/"+l.m.name+"/load"), body)
 	return err
 }
 
@@ -157,7 +158,7 @@ func (l *loader) unload(ctx context.Context) error {
 	if l.rng.IntN(2) == 0 {
 		_, err = l.client.RepositoryModelUnload(ctx, &inference.RepositoryModelUnloadRequest{ModelName: l.m.name})
 	} else {
-		_, _, err = post(ctx, l.web, l.c.s.url("/v2/repository/models/"+l.m.name+"/unload"), nil)
+		_, _, err = checked.Post(ctx, l.web, l.c.s.url("/v2/repository/models/"+l.m.name+"/unload"), nil)
 	}
 	l.m.history.finish(change, err == nil)
 	l.c.notes.add("unloads")
@@ -179,12 +180,12 @@ func (l *loader) race(ctx context.Context) error {
 			}
 			body, err := json.Marshal(map[string]any{"parameters": p})
 			if err == nil {
-				_, _, err = post(ctx, own, l.c.s.url("/v2/repository/models/"+l.m.name+"/load"), body)
+				_, _, err = checked.Post(ctx, own, l.c.s.url("/v2/repository/models/"+l.m.name+"/load"), body)
 			}
 			l.m.history.finish(changes[i], err == nil)
 		})
 	}
-	_, _, err := post(ctx, l.web, l.c.s.url("/v2/repository/models/"+l.m.name+"/unload"), nil)
+	_, _, err := checked.Post(ctx, l.web, l.c.s.url("/v2/repository/models/"+l.m.name+"/unload"), nil)
 	l.m.history.finish(unload, err == nil)
 	wg.Wait()
 	l.c.notes.add("loads and unloads at once")
@@ -226,7 +227,7 @@ func (l *loader) broken(ctx context.Context) error {
 	l.m.history.withdraw(change)
 	l.c.notes.add("loads that fail")
 	if err == nil {
-		return wrongf("%s: a load that must fail has succeeded", l.m.name)
+		return checked.Wrongf("%s: a load that must fail has succeeded", l.m.name)
 	}
 	return ctx.Err()
 }
@@ -273,7 +274,7 @@ func (c *churn) loadFolder(ctx context.Context, m *reloaded) error {
 	change, begin := m.history.begin(m.found), time.Now()
 	web := c.s.web()
 	defer web.CloseIdleConnections()
-	_, _, err := post(ctx, web, c.s.url("/v2/repository/models/"+m.name+"/load"), nil)
+	_, _, err := checked.Post(ctx, web, c.s.url("/v2/repository/models/"+m.name+"/load"), nil)
 	m.history.finish(change, err == nil)
 	for i, step := range m.steps {
 		step.history.finish(also[i], false) // it may have been loaded or not

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/sluice-serve/sluice/test/checked"
 )
 
 const (
@@ -47,12 +49,12 @@ func (c *churn) useRegion(m *reloaded) func(*server, *rand.Rand) (exchange, func
 			memory := bytes.Repeat([]byte{0xaa}, 2*slots*slotSize)
 			for i := range asked {
 				asked[i].q = ask(m, rng)
-				copy(memory[i*slotSize:], raw(asked[i].q.in))
+				copy(memory[i*slotSize:], checked.Raw(asked[i].q.in))
 			}
 			if err := r.write(memory); err != nil {
 				return err
 			}
-			if _, _, err := post(ctx, web, s.regionURL(r.name, "register"), registration(r.name, 0, int64(len(memory)))); err != nil {
+			if _, _, err := checked.Post(ctx, web, s.regionURL(r.name, "register"), registration(r.name, 0, int64(len(memory)))); err != nil {
 				return fmt.Errorf("register: %w", err)
 			}
 			return c.unregisterInUse(ctx, web, m, r, asked, time.Duration(rng.Int64N(int64(5*time.Millisecond))))
@@ -67,9 +69,9 @@ func (c *churn) unregisterInUse(ctx context.Context, web *http.Client, m *reload
 			a := &asked[i]
 			a.begin = time.Now()
 			var got []byte
-			_, got, a.err = post(ctx, web, c.s.url(a.q.path(m)), a.q.inRegion(r.name, int64(i*slotSize), int64((slots+i)*slotSize)))
+			_, got, a.err = checked.Post(ctx, web, c.s.url(a.q.path(m)), a.q.inRegion(r.name, int64(i*slotSize), int64((slots+i)*slotSize)))
 			a.end = time.Now()
-			var named answered
+			var named checked.Answer
 			if a.err == nil {
 				a.err = json.Unmarshal(got, &named)
 				a.version, _ = strconv.Atoi(named.Version) // of an ensemble it is its own
@@ -78,7 +80,7 @@ func (c *churn) unregisterInUse(ctx context.Context, web *http.Client, m *reload
 	}
 	pause(ctx, after)
 	begin := time.Now()
-	if _, _, err := post(ctx, web, c.s.regionURL(r.name, "unregister"), nil); err != nil {
+	if _, _, err := checked.Post(ctx, web, c.s.regionURL(r.name, "unregister"), nil); err != nil {
 		wg.Wait()
 		return fmt.Errorf("unregister: %w", err)
 	}
@@ -99,14 +101,14 @@ func (c *churn) unregisterInUse(ctx context.Context, web *http.Client, m *reload
 		}
 		at := (slots + i) * slotSize
 		c.notes.add("answers in regions checked")
-		if err := m.check(a.q.in, numbers(memory[at:at+4*len(a.q.in)]), a.q.version, a.version, a.begin, a.end); err != nil {
+		if err := m.check(a.q.in, checked.Numbers(memory[at:at+4*len(a.q.in)]), a.q.version, a.version, a.begin, a.end); err != nil {
 			return fmt.Errorf("in a region: %w", err)
 		}
 	}
 	pause(ctx, 20*time.Millisecond)
 	later, err := os.ReadFile(r.path)
 	if err == nil && !bytes.Equal(memory, later) {
-		err = wrongf("%s: a region was written to after it had been unregistered", m.name)
+		err = checked.Wrongf("%s: a region was written to after it had been unregistered", m.name)
 	}
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,9 +11,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/sluice-serve/sluice/test/checked"
 )
 
 // honest is a client that does one thing again and again and checks what it gets.
@@ -30,14 +29,6 @@ type honest struct {
 
 // exchange is one exchange of a client.
 type exchange func(ctx context.Context) error
-
-// wrong is an answer that is not the one that was due: no killed worker excuses it.
-type wrong struct{ text string }
-
-// Error is error's.
-func (w *wrong) Error() string { return w.text }
-
-func wrongf(format string, args ...any) error { return &wrong{fmt.Sprintf(format, args...)} }
 
 // honestClients are all kinds of them.
 func honestClients() []honest {
@@ -60,68 +51,6 @@ func honestClients() []honest {
 	}
 }
 
-// values are n random integers.
-func values(rng *rand.Rand, n int) []int32 {
-	v := make([]int32, n)
-	for i := range v {
-		v[i] = int32(rng.Uint32())
-	}
-	return v
-}
-
-func raw(v []int32) []byte {
-	b := make([]byte, 0, 4*len(v))
-	for _, x := range v {
-		b = binary.LittleEndian.AppendUint32(b, uint32(x))
-	}
-	return b
-}
-
-// post is one HTTP exchange; a status other than 200 is an error.
-func post(ctx context.Context, c *http.Client, url string, body []byte, headers ...string) (*http.Response, []byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
-	if err != nil {
-		return nil, nil, err
-	}
-	for i := 0; i < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
-	}
-	res, err := c.Do(req)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer res.Body.Close()
-	got, err := io.ReadAll(res.Body)
-	if err == nil && res.StatusCode != http.StatusOK {
-		err = fmt.Errorf("status %d: %.300s", res.StatusCode, got)
-	}
-	return res, got, err
-}
-
-// answer is an answer of the v2 protocol.
-type answer struct {
-	Outputs []struct {
-		Name  string
-		Shape []int64
-		Data  []int32
-	}
-}
-
-func (a *answer) check(want []int32) error {
-	if len(a.Outputs) != 1 || !slices.Equal(a.Outputs[0].Data, want) {
-		return wrongf("answered %.300s, want %.300s", fmt.Sprint(a.Outputs), fmt.Sprint(want))
-	}
-	return nil
-}
-
-func jsonRequest(shape []int, v []int32) []byte {
-	body, err := json.Marshal(map[string]any{"inputs": []any{map[string]any{"name": "INPUT0", "shape": shape, "datatype": "INT32", "data": v}}})
-	if err != nil {
-		panic(err) // there is nothing in it that JSON lacks
-	}
-	return body
-}
-
 func zipped(body []byte) []byte {
 	var out bytes.Buffer
 	z := gzip.NewWriter(&out)
@@ -138,44 +67,35 @@ func openJSON(model string, zip bool) func(*server, *rand.Rand) (exchange, func(
 	return func(s *server, rng *rand.Rand) (exchange, func()) {
 		c := s.web()
 		return func(ctx context.Context) error {
-			v := values(rng, 1+rng.IntN(400))
-			body, headers := jsonRequest([]int{1, len(v)}, v), []string(nil)
+			v := checked.Values(rng, 1+rng.IntN(400))
+			body, headers := checked.JSONRequest([]int{1, len(v)}, v), []string(nil)
 			if zip {
 				body, headers = zipped(body), []string{"Content-Encoding", "gzip", "Accept-Encoding", "gzip"}
 			}
-			res, got, err := post(ctx, c, s.url("/v2/models/"+model+"/infer"), body, headers...)
+			res, got, err := checked.Post(ctx, c, s.url("/v2/models/"+model+"/infer"), body, headers...)
 			if err != nil {
 				return err
 			}
 			if zip {
 				if e := res.Header.Get("Content-Encoding"); e != "gzip" {
-					return wrongf("answered in %q", e)
+					return checked.Wrongf("answered in %q", e)
 				}
 				z, err := gzip.NewReader(bytes.NewReader(got))
 				if err != nil {
-					return wrongf("no gzip: %v", err)
+					return checked.Wrongf("no gzip: %v", err)
 				}
 				if got, err = io.ReadAll(z); err != nil {
-					return wrongf("broken gzip: %v", err)
+					return checked.Wrongf("broken gzip: %v", err)
 				}
 			}
-			var a answer
-			if err := json.Unmarshal(got, &a); err != nil {
-				return wrongf("no JSON: %v", err)
+			a, err := checked.ReadAnswer(got)
+			if err != nil {
+				return err
 			}
-			return a.check(v)
+			return a.Check(v)
 		}, c.CloseIdleConnections
 	}
 }
-
-// binaryRequest is a body of binary tensors, and the length of its JSON.
-func binaryRequest(v []int32) (body []byte, head string) {
-	text := fmt.Sprintf(`{"inputs":[{"name":"INPUT0","shape":[1,%d],"datatype":"INT32","parameters":{"binary_data_size":%d}}],`+
-		`"outputs":[{"name":"OUTPUT0","parameters":{"binary_data":true}}]}`, len(v), 4*len(v))
-	return append([]byte(text), raw(v)...), strconv.Itoa(len(text))
-}
-
-const headerLength = "Inference-Header-Content-Length"
 
 func openBinary(model string, most int, unix bool) func(*server, *rand.Rand) (exchange, func()) {
 	return func(s *server, rng *rand.Rand) (exchange, func()) {
@@ -186,20 +106,17 @@ func openBinary(model string, most int, unix bool) func(*server, *rand.Rand) (ex
 			url = "http://localhost/v2/models/" + model + "/infer"
 		}
 		return func(ctx context.Context) error {
-			v := values(rng, most/2+1+rng.IntN(most/2))
-			body, head := binaryRequest(v)
-			res, got, err := post(ctx, c, url, body, headerLength, head)
+			v := checked.Values(rng, most/2+1+rng.IntN(most/2))
+			body, head := checked.BinaryRequest(1, v)
+			res, got, err := checked.Post(ctx, c, url, body, checked.HeaderLength, head)
 			if err != nil {
 				return err
 			}
-			n, err := strconv.Atoi(res.Header.Get(headerLength))
-			if err != nil || n > len(got) {
-				return wrongf("header length %q of %d bytes", res.Header.Get(headerLength), len(got))
+			_, tensor, err := checked.BinaryAnswer(res, got)
+			if err == nil && !bytes.Equal(tensor, checked.Raw(v)) {
+				err = checked.Wrongf("other bytes than were sent: %d, want %d", len(tensor), 4*len(v))
 			}
-			if !bytes.Equal(got[n:], raw(v)) {
-				return wrongf("other bytes than were sent: %d, want %d", len(got)-n, 4*len(v))
-			}
-			return nil
+			return err
 		}, c.CloseIdleConnections
 	}
 }
@@ -213,15 +130,15 @@ func openCached(s *server, rng *rand.Rand) (exchange, func()) {
 		for i := range v {
 			v[i] = int32(key*1000 + i)
 		}
-		_, got, err := post(ctx, c, s.url("/v2/models/cached/infer"), jsonRequest([]int{1, len(v)}, v))
+		_, got, err := checked.Post(ctx, c, s.url("/v2/models/cached/infer"), checked.JSONRequest([]int{1, len(v)}, v))
 		if err != nil {
 			return err
 		}
-		var a answer
-		if err := json.Unmarshal(got, &a); err != nil {
-			return wrongf("no JSON: %v", err)
+		a, err := checked.ReadAnswer(got)
+		if err != nil {
+			return err
 		}
-		return a.check(v)
+		return a.Check(v)
 	}, c.CloseIdleConnections
 }
 
@@ -234,17 +151,16 @@ func openSequence(s *server, rng *rand.Rand) (exchange, func()) {
 		for i := range last + 1 {
 			v := int32(rng.Uint32())
 			sum += v
-			body := fmt.Sprintf(`{"parameters":{"sequence_id":%d,"sequence_start":%t,"sequence_end":%t},"inputs":[{"name":"VALUE","shape":[1,1],"datatype":"INT32","data":[%d]}]}`,
-				id, i == 0, i == last, v)
-			_, got, err := post(ctx, c, s.url("/v2/models/sum/infer"), []byte(body))
+			step := checked.Step{ID: id, Start: i == 0, End: i == last, Value: v}
+			_, got, err := checked.Post(ctx, c, s.url("/v2/models/sum/infer"), step.JSON())
 			if err != nil {
 				return fmt.Errorf("step %d: %w", i, err)
 			}
-			var a answer
-			if err := json.Unmarshal(got, &a); err != nil {
-				return wrongf("no JSON: %v", err)
+			a, err := checked.ReadAnswer(got)
+			if err != nil {
+				return err
 			}
-			if err := a.check([]int32{sum}); err != nil {
+			if err := a.Check([]int32{sum}); err != nil {
 				return fmt.Errorf("step %d of sequence %d: %w", i, id, err)
 			}
 		}
@@ -258,7 +174,7 @@ func openEvents(s *server, rng *rand.Rand) (exchange, func()) {
 	return func(ctx context.Context) error {
 		n := 1 + rng.IntN(20)
 		body := fmt.Sprintf(`{"IN":%s,"DELAY":%s,"WAIT":0}`, list(n, func(i int) int { return 7 * i }), list(n, func(int) int { return rng.IntN(3) }))
-		_, got, err := post(ctx, c, s.url("/v2/models/repeat/generate_stream"), []byte(body))
+		_, got, err := checked.Post(ctx, c, s.url("/v2/models/repeat/generate_stream"), []byte(body))
 		if err != nil {
 			return err
 		}
@@ -270,18 +186,18 @@ func openEvents(s *server, rng *rand.Rand) (exchange, func()) {
 				Error string
 			}
 			if err := json.Unmarshal([]byte(data), &a); !ok || err != nil {
-				return wrongf("event %d is %.200q", i, event)
+				return checked.Wrongf("event %d is %.200q", i, event)
 			}
 			if a.Error != "" {
 				return errors.New(a.Error)
 			}
 			if a.OUT == nil || *a.OUT != 7*i {
-				return wrongf("event %d is %.200q", i, event)
+				return checked.Wrongf("event %d is %.200q", i, event)
 			}
 			i++
 		}
 		if i != n {
-			return wrongf("%d events, want %d", i, n)
+			return checked.Wrongf("%d events, want %d", i, n)
 		}
 		return nil
 	}, c.CloseIdleConnections
@@ -299,13 +215,13 @@ func openGenerate(s *server, rng *rand.Rand) (exchange, func()) {
 	c := s.web()
 	return func(ctx context.Context) error {
 		text := fmt.Sprintf("words %d \u2713", rng.Uint64())
-		_, got, err := post(ctx, c, s.url("/v2/models/text/generate"), []byte(fmt.Sprintf(`{"INPUT0":%q}`, text)))
+		_, got, err := checked.Post(ctx, c, s.url("/v2/models/text/generate"), []byte(fmt.Sprintf(`{"INPUT0":%q}`, text)))
 		if err != nil {
 			return err
 		}
 		var a struct{ OUTPUT0 string }
 		if err := json.Unmarshal(got, &a); err != nil || a.OUTPUT0 != text {
-			return wrongf("answered %.200q, want %q", got, text)
+			return checked.Wrongf("answered %.200q, want %q", got, text)
 		}
 		return nil
 	}, c.CloseIdleConnections
@@ -318,22 +234,22 @@ func openLoading(s *server, rng *rand.Rand) (exchange, func()) {
 		if !pause(ctx, 200*1e6) {
 			return ctx.Err()
 		}
-		if _, _, err := post(ctx, c, s.url("/v2/repository/models/coming/load"), nil); err != nil {
+		if _, _, err := checked.Post(ctx, c, s.url("/v2/repository/models/coming/load"), nil); err != nil {
 			return fmt.Errorf("load: %w", err)
 		}
-		v := values(rng, 10)
-		_, got, err := post(ctx, c, s.url("/v2/models/coming/infer"), jsonRequest([]int{len(v)}, v))
+		v := checked.Values(rng, 10)
+		_, got, err := checked.Post(ctx, c, s.url("/v2/models/coming/infer"), checked.JSONRequest([]int{len(v)}, v))
 		if err != nil {
 			return fmt.Errorf("infer: %w", err)
 		}
-		var a answer
-		if err := json.Unmarshal(got, &a); err != nil {
-			return wrongf("no JSON: %v", err)
-		}
-		if err := a.check(v); err != nil {
+		a, err := checked.ReadAnswer(got)
+		if err != nil {
 			return err
 		}
-		if _, _, err := post(ctx, c, s.url("/v2/repository/models/coming/unload"), nil); err != nil {
+		if err := a.Check(v); err != nil {
+			return err
+		}
+		if _, _, err := checked.Post(ctx, c, s.url("/v2/repository/models/coming/unload"), nil); err != nil {
 			return fmt.Errorf("unload: %w", err)
 		}
 		return nil

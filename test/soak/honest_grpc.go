@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-serve/sluice/proto/inference"
+	"github.com/sluice-serve/sluice/test/checked"
 )
 
 // connect makes a gRPC connection, which its caller closes.
@@ -44,26 +44,20 @@ func overGRPC(s *server, do func(ctx context.Context, c inference.GRPCInferenceS
 }
 
 func echoMessage(v []int32, id string) *inference.ModelInferRequest {
-	return &inference.ModelInferRequest{ModelName: "echo", Id: id, RawInputContents: [][]byte{raw(v)},
-		Inputs: []*inference.ModelInferRequest_InferInputTensor{{Name: "INPUT0", Datatype: "INT32", Shape: []int64{1, int64(len(v))}}}}
-}
-
-func checkEcho(got *inference.ModelInferResponse, v []int32, id string) error {
-	if got.GetId() != id || len(got.GetRawOutputContents()) != 1 || !bytes.Equal(got.RawOutputContents[0], raw(v)) {
-		return wrongf("answer %q to %q with other bytes than were sent", got.GetId(), id)
-	}
-	return nil
+	m := checked.Message("echo", "INPUT0", 1, v)
+	m.Id = id
+	return m
 }
 
 func openUnary(most int) func(*server, *rand.Rand) (exchange, func()) {
 	return func(s *server, rng *rand.Rand) (exchange, func()) {
 		return overGRPC(s, func(ctx context.Context, c inference.GRPCInferenceServiceClient) error {
-			v, id := values(rng, 1+rng.IntN(most)), strconv.Itoa(rng.IntN(1e9))
+			v, id := checked.Values(rng, 1+rng.IntN(most)), strconv.Itoa(rng.IntN(1e9))
 			got, err := c.ModelInfer(ctx, echoMessage(v, id))
 			if err != nil {
 				return err
 			}
-			return checkEcho(got, v, id)
+			return checked.CheckEcho(got, v, id)
 		})
 	}
 }
@@ -78,7 +72,7 @@ func openStreaming(s *server, rng *rand.Rand) (exchange, func()) {
 		n := 1 + rng.IntN(20)
 		sent := make([][]int32, n)
 		for i := range sent {
-			sent[i] = values(rng, 1+rng.IntN(2000))
+			sent[i] = checked.Values(rng, 1+rng.IntN(2000))
 		}
 		failed := make(chan error, 1)
 		go func() {
@@ -98,7 +92,7 @@ func openStreaming(s *server, rng *rand.Rand) (exchange, func()) {
 			if got.ErrorMessage != "" {
 				return fmt.Errorf("answer %d of %d: %s", i, n, got.ErrorMessage)
 			}
-			if err := checkEcho(got.InferResponse, v, strconv.Itoa(i)); err != nil {
+			if err := checked.CheckEcho(got.InferResponse, v, strconv.Itoa(i)); err != nil {
 				return err
 			}
 		}
@@ -150,7 +144,7 @@ func openDecoupled(s *server, rng *rand.Rand) (exchange, func()) {
 			}
 			out := got.InferResponse.GetRawOutputContents()
 			if len(out) != 2 || len(out[0]) != 4 || binary.LittleEndian.Uint32(out[0]) != uint32(i) {
-				return wrongf("answer %d of %d is %v", i, n, out)
+				return checked.Wrongf("answer %d of %d is %v", i, n, out)
 			}
 		}
 		if _, err := stream.Recv(); err != io.EOF {

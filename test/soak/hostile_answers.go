@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-serve/sluice/proto/inference"
+	"github.com/sluice-serve/sluice/test/checked"
 )
 
 // largeAnswer is the size of an INT8 tensor, of which each byte is up to five in JSON.
@@ -82,7 +83,7 @@ func classesHTTP(binaries bool) func(context.Context, *server, *rand.Rand, *note
 			defer cancel()
 			headers := []string{"Content-Type", "application/octet-stream"}
 			if binaries {
-				headers = append(headers, headerLength, length)
+				headers = append(headers, checked.HeaderLength, length)
 			}
 			n.asked(own, postAway(own, web, s.url("/v2/models/floats/infer"), body, headers))
 			return nil
@@ -212,7 +213,7 @@ func unreadJSON(k int, header string) func(context.Context, *server, *rand.Rand,
 		head := fmt.Sprintf(`{"inputs":[{"name":"INPUT0","shape":[%d],"datatype":"INT8","parameters":{"binary_data_size":%d}}],`+
 			`"outputs":[{"name":"OUTPUT0","parameters":{"binary_data":false}}]}`, len(data), len(data))
 		request := fmt.Appendf(nil, "POST /v2/models/bytes/infer HTTP/1.1\r\nHost: a\r\n%sContent-Length: %d\r\n%s: %d\r\n\r\n%s",
-			header, len(head)+len(data), headerLength, len(head), head)
+			header, len(head)+len(data), checked.HeaderLength, len(head), head)
 		return many(ctx, k, func(ctx context.Context) error {
 			w, err := s.open(ctx, n, s.http, "http/1.1")
 			if err != nil {
@@ -259,7 +260,7 @@ func hostages(ctx context.Context, s *server, _ *rand.Rand, n *notes) error {
 	for i := range hostageCount {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				_, _, err := post(ctx, web, s.url(fmt.Sprintf("/v2/repository/models/hostage%d/load", i)), body)
+				_, _, err := checked.Post(ctx, web, s.url(fmt.Sprintf("/v2/repository/models/hostage%d/load", i)), body)
 				n.asked(ctx, err)
 				pause(ctx, 100*time.Millisecond)
 			}
@@ -269,7 +270,7 @@ func hostages(ctx context.Context, s *server, _ *rand.Rand, n *notes) error {
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	for i := range hostageCount {
-		if _, _, err := post(after, web, s.url(fmt.Sprintf("/v2/repository/models/hostage%d/unload", i)), nil); err != nil {
+		if _, _, err := checked.Post(after, web, s.url(fmt.Sprintf("/v2/repository/models/hostage%d/unload", i)), nil); err != nil {
 			return fmt.Errorf("unload of a model that warms up: %w", err)
 		}
 	}
@@ -284,9 +285,8 @@ func heldSequences(ctx context.Context, s *server, rng *rand.Rand, n *notes) err
 	step := func(ctx context.Context, id uint64, start, end bool) error {
 		own, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		body := fmt.Appendf(nil, `{"parameters":{"sequence_id":%d,"sequence_start":%t,"sequence_end":%t},"inputs":[{"name":"VALUE","shape":[1,1],"datatype":"INT32","data":[1]}]}`,
-			id, start, end)
-		_, _, err := post(own, web, s.url("/v2/models/held/infer"), body)
+		body := checked.Step{ID: id, Start: start, End: end, Value: 1}.JSON()
+		_, _, err := checked.Post(own, web, s.url("/v2/models/held/infer"), body)
 		return err
 	}
 	var wg sync.WaitGroup
@@ -322,7 +322,7 @@ func logFlood(ctx context.Context, s *server, _ *rand.Rand, n *notes) error {
 	web := s.web()
 	defer web.CloseIdleConnections()
 	if err := many(ctx, 4, func(ctx context.Context) error {
-		_, _, err := post(ctx, web, s.url("/v2/models/echo/infer"), body)
+		_, _, err := checked.Post(ctx, web, s.url("/v2/models/echo/infer"), body)
 		refused(ctx, n, err)
 		return nil
 	}); err != nil {

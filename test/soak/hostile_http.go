@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
+
+	"github.com/sluice-serve/sluice/test/checked"
 )
 
 func attacksOnHTTP() []attack {
@@ -55,8 +57,8 @@ func slowHeaders(ctx context.Context, w *wire, _ *rand.Rand) {
 }
 
 func slowBody(ctx context.Context, w *wire, _ *rand.Rand) {
-	body, head := binaryRequest(make([]int32, 250000))
-	if !w.send([]byte(fmt.Sprintf("%sContent-Length: %d\r\n%s: %s\r\n\r\n", inferHead, len(body), headerLength, head))) || !w.send(body[:300]) {
+	body, head := checked.BinaryRequest(1, make([]int32, 250000))
+	if !w.send([]byte(fmt.Sprintf("%sContent-Length: %d\r\n%s: %s\r\n\r\n", inferHead, len(body), checked.HeaderLength, head))) || !w.send(body[:300]) {
 		return
 	}
 	for _, b := range body[300:] {
@@ -101,15 +103,15 @@ func hugeAnnounced(ctx context.Context, w *wire, rng *rand.Rand) {
 	if n < 1<<62 {
 		length += int64(len(text))
 	}
-	if w.send([]byte(fmt.Sprintf("%sContent-Length: %d\r\n%s: %d\r\n\r\n%s", inferHead, length, headerLength, len(text), text))) {
+	if w.send([]byte(fmt.Sprintf("%sContent-Length: %d\r\n%s: %d\r\n\r\n%s", inferHead, length, checked.HeaderLength, len(text), text))) {
 		w.hang(ctx)
 	}
 }
 
 // neverRead asks for large answers and takes none.
 func neverRead(ctx context.Context, w *wire, _ *rand.Rand) {
-	body, head := binaryRequest(make([]int32, 100000))
-	request := append([]byte(fmt.Sprintf("%sContent-Length: %d\r\n%s: %s\r\n\r\n", inferHead, len(body), headerLength, head)), body...)
+	body, head := checked.BinaryRequest(1, make([]int32, 100000))
+	request := append([]byte(fmt.Sprintf("%sContent-Length: %d\r\n%s: %s\r\n\r\n", inferHead, len(body), checked.HeaderLength, head)), body...)
 	for w.send(request) {
 	}
 	pause(ctx, time.Second)
@@ -119,8 +121,8 @@ func idle(ctx context.Context, w *wire, _ *rand.Rand) { w.hang(ctx) }
 
 // garbage sends requests of which some bytes are others.
 func garbage(_ context.Context, w *wire, rng *rand.Rand) {
-	body, head := binaryRequest(make([]int32, 10))
-	request := append([]byte(fmt.Sprintf("%sContent-Length: %d\r\n%s: %s\r\n\r\n", inferHead, len(body), headerLength, head)), body...)
+	body, head := checked.BinaryRequest(1, make([]int32, 10))
+	request := append([]byte(fmt.Sprintf("%sContent-Length: %d\r\n%s: %s\r\n\r\n", inferHead, len(body), checked.HeaderLength, head)), body...)
 	for range 1 + rng.IntN(6) {
 		at := rng.IntN(len(request))
 		switch rng.IntN(4) {
@@ -169,7 +171,7 @@ func gzipBomb(ctx context.Context, s *server, _ *rand.Rand, n *notes) error {
 	c := s.web()
 	defer c.CloseIdleConnections()
 	return many(ctx, 4, func(ctx context.Context) error {
-		_, _, err := post(ctx, c, s.url("/v2/models/echo/infer"), body, "Content-Encoding", "gzip")
+		_, _, err := checked.Post(ctx, c, s.url("/v2/models/echo/infer"), body, "Content-Encoding", "gzip")
 		refused(ctx, n, err)
 		return nil
 	})
@@ -225,7 +227,7 @@ func oddJSON(ctx context.Context, s *server, rng *rand.Rand, n *notes) error {
 	return many(ctx, 4, func(ctx context.Context) error {
 		i := <-turn
 		turn <- i + 1
-		_, _, err := post(ctx, c, s.url("/v2/models/echo/infer"), bodies[i%len(bodies)])
+		_, _, err := checked.Post(ctx, c, s.url("/v2/models/echo/infer"), bodies[i%len(bodies)])
 		refused(ctx, n, err)
 		return nil
 	})
@@ -252,7 +254,7 @@ func pipelined(ctx context.Context, w *wire, _ *rand.Rand) {
 
 // left asks and leaves.
 func left(ctx context.Context, w *wire, rng *rand.Rand) {
-	body := jsonRequest([]int{4}, []int32{1, 2, 3, 4})
+	body := checked.JSONRequest([]int{4}, []int32{1, 2, 3, 4})
 	w.send([]byte(fmt.Sprintf("POST /v2/models/slow/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", len(body), body)))
 	pause(ctx, time.Duration(rng.IntN(10))*time.Millisecond)
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+
+	"github.com/sluice-serve/sluice/test/checked"
 )
 
 // serial makes the names of regions differ.
@@ -73,15 +75,15 @@ func openRegion(s *server, rng *rand.Rand) (exchange, func()) {
 				err = removed
 			}
 		}()
-		if _, _, err := post(ctx, c, s.regionURL(r.name, "register"), registration(r.name, 0, int64(8*n))); err != nil {
+		if _, _, err := checked.Post(ctx, c, s.regionURL(r.name, "register"), registration(r.name, 0, int64(8*n))); err != nil {
 			return fmt.Errorf("register: %w", err)
 		}
 		for range 3 {
-			v := raw(values(rng, n))
+			v := checked.Raw(checked.Values(rng, n))
 			if err := r.write(v); err != nil {
 				return err
 			}
-			if _, _, err = post(ctx, c, s.url("/v2/models/echo/infer"), regionRequest(r.name, n, 0)); err != nil {
+			if _, _, err = checked.Post(ctx, c, s.url("/v2/models/echo/infer"), regionRequest(r.name, n, 0)); err != nil {
 				break
 			}
 			got, failed := os.ReadFile(r.path)
@@ -89,10 +91,10 @@ func openRegion(s *server, rng *rand.Rand) (exchange, func()) {
 				return failed
 			}
 			if !bytes.Equal(got[len(v):], v) {
-				return wrongf("the region has other bytes than were sent")
+				return checked.Wrongf("the region has other bytes than were sent")
 			}
 		}
-		if _, _, given := post(ctx, c, s.regionURL(r.name, "unregister"), nil); err == nil && given != nil {
+		if _, _, given := checked.Post(ctx, c, s.regionURL(r.name, "unregister"), nil); err == nil && given != nil {
 			err = fmt.Errorf("unregister: %w", given)
 		}
 		return err
@@ -125,16 +127,16 @@ func onRegions(harm func(r *region, rng *rand.Rand) error) func(context.Context,
 			defer func() { _ = os.Remove(r.path) }() // the attack may have
 			// not ctx: what is registered is given up again
 			whole := context.WithoutCancel(ctx)
-			_, _, err = post(whole, c, s.regionURL(r.name, "register"), registration(r.name, 0, size))
+			_, _, err = checked.Post(whole, c, s.regionURL(r.name, "register"), registration(r.name, 0, size))
 			refused(ctx, n, err)
 			for range 3 {
 				if err := harm(r, own); err != nil && !os.IsNotExist(err) {
 					return err
 				}
-				_, _, err = post(whole, c, s.url("/v2/models/echo/infer"), regionRequest(r.name, size/8, 0))
+				_, _, err = checked.Post(whole, c, s.url("/v2/models/echo/infer"), regionRequest(r.name, size/8, 0))
 				refused(ctx, n, err)
 			}
-			_, _, err = post(whole, c, s.regionURL(r.name, "unregister"), nil)
+			_, _, err = checked.Post(whole, c, s.regionURL(r.name, "unregister"), nil)
 			if err != nil && ctx.Err() == nil {
 				n.add("not given up")
 			}
@@ -175,21 +177,21 @@ func oddRegions(ctx context.Context, s *server, _ *rand.Rand, n *notes) error {
 		defer func() { _ = os.Remove(r.path) }() // /dev/shm is looked at at rest
 		whole := context.WithoutCancel(ctx)
 		for _, at := range [][2]int64{{-1, 10}, {0, -1}, {0, 1 << 62}, {1 << 62, 1 << 62}, {1<<63 - 1, 1}, {4096, 1}, {0, 4097}, {4095, 2}} {
-			_, _, err := post(whole, c, s.regionURL(r.name, "register"), registration(r.name, at[0], at[1]))
+			_, _, err := checked.Post(whole, c, s.regionURL(r.name, "register"), registration(r.name, at[0], at[1]))
 			refused(ctx, n, err)
 		}
 		for _, key := range []string{"../../etc/passwd", "..", "", "a/b", strings.Repeat("x", 5000), "nope\x00", "triton_python_backend_shm_region_1"} {
-			_, _, err := post(whole, c, s.regionURL(r.name, "register"), registration(strings.ReplaceAll(key, "\x00", `\u0000`), 0, 1))
+			_, _, err := checked.Post(whole, c, s.regionURL(r.name, "register"), registration(strings.ReplaceAll(key, "\x00", `\u0000`), 0, 1))
 			refused(ctx, n, err)
 		}
-		if _, _, err := post(whole, c, s.regionURL(r.name, "register"), registration(r.name, 0, 4096)); err != nil {
+		if _, _, err := checked.Post(whole, c, s.regionURL(r.name, "register"), registration(r.name, 0, 4096)); err != nil {
 			return fmt.Errorf("register: %w", err)
 		}
 		for _, at := range []int64{-1, -4096, 4096, 4092, 1 << 40, 1<<63 - 8} {
-			_, _, err := post(whole, c, s.url("/v2/models/echo/infer"), regionRequest(r.name, 4, at))
+			_, _, err := checked.Post(whole, c, s.url("/v2/models/echo/infer"), regionRequest(r.name, 4, at))
 			refused(ctx, n, err)
 		}
-		if _, _, err := post(whole, c, s.regionURL(r.name, "unregister"), nil); err != nil {
+		if _, _, err := checked.Post(whole, c, s.regionURL(r.name, "unregister"), nil); err != nil {
 			return fmt.Errorf("unregister: %w", err)
 		}
 		return nil
@@ -208,14 +210,14 @@ func regionStorm(ctx context.Context, s *server, _ *rand.Rand, n *notes) error {
 	turn := atomic.Uint64{}
 	err = many(ctx, 8, func(ctx context.Context) error {
 		name := fmt.Sprintf("%s-%d", r.name, turn.Add(1)%4)
-		_, _, err := post(context.WithoutCancel(ctx), c, s.regionURL(name, "register"), registration(r.name, 0, 1<<20))
+		_, _, err := checked.Post(context.WithoutCancel(ctx), c, s.regionURL(name, "register"), registration(r.name, 0, 1<<20))
 		refused(ctx, n, err)
-		_, _, err = post(context.WithoutCancel(ctx), c, s.regionURL(name, "unregister"), nil)
+		_, _, err = checked.Post(context.WithoutCancel(ctx), c, s.regionURL(name, "unregister"), nil)
 		refused(ctx, n, err)
 		return nil
 	})
 	for i := range 4 {
-		if _, _, given := post(context.WithoutCancel(ctx), c, s.regionURL(fmt.Sprintf("%s-%d", r.name, i), "unregister"), nil); given != nil {
+		if _, _, given := checked.Post(context.WithoutCancel(ctx), c, s.regionURL(fmt.Sprintf("%s-%d", r.name, i), "unregister"), nil); given != nil {
 			n.add("not given up")
 		}
 	}

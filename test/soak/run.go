@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/sluice-serve/sluice/test/checked"
 )
 
 // tally is what the honest clients of one kind have seen.
@@ -144,7 +146,7 @@ func (r *runner) seen(kind honest, begin time.Time, err error) {
 	if len(t.times) < maxTimes {
 		t.times = append(t.times, took)
 	}
-	var w *wrong
+	var w *checked.Wrong
 	excused := err != nil && kind.frail && !errors.As(err, &w) && r.killed.Add(excuse).After(begin)
 	if excused {
 		t.excused++
