@@ -14,7 +14,6 @@ export PYTHONDONTWRITEBYTECODE := 1
 
 REPOSITORY ?= models
 FLAGS ?=
-SECONDS ?= 600
 # Of C that stands alone, the benchmarks'; scripts/peer.sh has them too.
 C_WARNINGS := -std=c11 -Wall -Wextra -Werror
 OURS := git ls-files -co --exclude-standard -- '*.go' ':!*.pb.go'
@@ -56,9 +55,15 @@ bench-transports: build venv-test ## our transports beside the libraries', and w
 	@$(CC) -O2 $(C_WARNINGS) -o bin/bare bench/machine/bare.c
 	@$(VENV) bench/transports.py $(ARGS)
 
+soak: SECONDS ?= 600
 soak: build ## honest and hostile clients on a real server, for leaks and wrong answers (SECONDS=600, ARGS=-seed=1)
 	@go build -o bin/soak ./test/soak
 	@bin/soak -server bin/sluice -seconds $(SECONDS) $(ARGS)
+
+chaos: SECONDS ?= 300
+chaos: build envoy redis venv-test ## faults in a mesh, from killed gateways to full disks, under calls that are checked (SECONDS=300, ARGS=--list)
+	@go build -o bin/callers ./test/callers
+	@$(VENV) test/chaos/run.py --seconds $(SECONDS) $(ARGS)
 
 fmt: ## format the Go code
 	@$(OURS) | xargs -r gofmt -l -w

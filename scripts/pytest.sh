@@ -17,7 +17,7 @@ pytest() {
 # The first lot takes files from the beginning, the second from the end, until they meet (test/lots.py). Those with an Envoy stand
 # at the end, one lot has them; a new file is among the others by itself. Short ones stand where both meet.
 last=(test/e2e/test_mesh_{limits,bounds}.py test/e2e/test_{tracing_otel,memory}.py test/e2e/test_mesh_identity.py test/e2e/test_mesh.py
-  test/deploy/test_*.py test/e2e/test_{stack,dashboards}.py test/e2e/test_mesh_{routing,faults}.py)
+  test/deploy/test_*.py test/e2e/test_{stack,dashboards}.py test/chaos/test_*.py test/e2e/test_mesh_{routing,faults}.py)
 files=()
 for file in test/{conformance,interop,e2e}/test_*.py test/*/test_*.py; do
   [[ " ${last[*]} ${files[*]} " == *" $file "* ]] || files+=("$file")

@@ -56,8 +56,8 @@ go_tests() {
   # shellcheck disable=SC2086 # one word for each package
   GORACE=atexit_sleep_ms=0 raced test -tags onnxruntime -race -vet=off -timeout 300s -json $packages | "$PYTHON" scripts/gotest.py
 }
-# loadgen and soak as bin/sluice is built, so that they share what the compiler makes.
-build() { make build && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/ ./bench/loadgen ./test/soak; }
+# loadgen, soak and callers as bin/sluice is built, so that they share what the compiler makes.
+build() { make build && CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/ ./bench/loadgen ./test/soak ./test/callers; }
 
 fetch >"$log" 2>&1 &
 fetching=$!
@@ -71,7 +71,7 @@ stage "generated code" make generate-check
 stage "build" build
 stage "go test -race" go_tests
 stage "fuzz, 2 s each" scripts/fuzz.sh 2
-stage "clients and faults against the built binaries (test/conformance, test/e2e, test/deploy)" scripts/pytest.sh .cache/venv/bin/python
+stage "clients and faults against the built binaries (test/conformance, test/e2e, test/chaos, test/deploy)" scripts/pytest.sh .cache/venv/bin/python
 echo "== $((SECONDS - begin)) s in all"
 printf '%s\n' "${report[@]}"
 exit $status

@@ -116,14 +116,14 @@ def descendants(pid):
 class Server:
     """One bin/sluice serve. The constructor returns when its ports are known and, with ready, when it is ready."""
 
-    def __init__(self, repositories=(DEMO, TEST_MODELS), flags=(), ready=True, scheme="http", place=None):
-        """place is a server that has ended, whose ports this one takes."""
+    def __init__(self, repositories=(DEMO, TEST_MODELS), flags=(), ready=True, scheme="http", place=None, program=None):
+        """place is a server that has ended, whose ports this one takes; program is run in place of bin/sluice."""
         at = {p: getattr(place, p).rsplit(":", 1)[1] if place else 0 for p in ("http", "grpc", "metrics")}
         self.folder = tempfile.TemporaryDirectory(prefix="sluice-test-")
         folder = pathlib.Path(self.folder.name)
         self.log_path = folder / "log"
         port_file = folder / "ports.json"
-        command = [str(BINARY), "serve", *(f"--model-repository={r}" for r in repositories), "--http-address=127.0.0.1",
+        command = [str(program or BINARY), "serve", *(f"--model-repository={r}" for r in repositories), "--http-address=127.0.0.1",
                    "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1", f"--http-port={at['http']}", f"--grpc-port={at['grpc']}",
                    f"--metrics-port={at['metrics']}", f"--port-file={port_file}", *flags]
         self.started = time.monotonic()

@@ -91,7 +91,7 @@ type sequence struct {
 func newSequence(protocol string, i int) *sequence {
 	s := &sequence{headers: i%2 == 1}
 	if s.id = fmt.Sprintf("%s %d", protocol, i); i%4 < 2 {
-		s.id = uint64(1000*len(protocol) + i + 1)
+		s.id = uint64(protocol[0])*1000 + uint64(i)
 	}
 	return s
 }

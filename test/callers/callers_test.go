@@ -109,7 +109,7 @@ func TestFailuresAreClassified(t *testing.T) {
 		w.Header().Set("X-Sluice-Reason", "queue_full")
 		http.Error(w, "7 wait", http.StatusServiceUnavailable)
 	}
-	r := over(t, http.HandlerFunc(refuse), "killed\n", "-models", "m=0", "-callers", "1")
+	r := over(t, http.HandlerFunc(refuse), "count\nkilled\n", "-models", "m=0", "-callers", "1")
 	f := r.Failures["503 queue_full: # wait\n"]
 	if r.Failed != r.Calls || f == nil || f.Count != r.Calls || f.InFlight == 0 || f.InFlight == r.Calls {
 		t.Errorf("%d calls, %d failed: %+v", r.Calls, r.Failed, f)

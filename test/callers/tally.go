@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -41,11 +41,18 @@ type kind struct {
 }
 
 // failures are those with one text. InFlight of them were in flight when something was
-// killed.
+// killed, which result finds out: the word of a kill comes after what it breaks.
 type failures struct {
-	Count    int `json:"count"`
-	InFlight int `json:"in_flight"`
+	Count    int    `json:"count"`
+	InFlight int    `json:"in_flight"`
+	spans    []span // the first maxSpans
 }
+
+// span is the time of a call.
+type span struct{ begin, end time.Time }
+
+// maxSpans bounds the spans that are kept for one text.
+const maxSpans = 10000
 
 // result is what is printed of a kind.
 type result struct {
@@ -81,18 +88,17 @@ func (t *tally) killed() {
 
 // inFlight says that a call was under way when something was killed, or may have been
 // sent to it before its end was known.
-func (t *tally) inFlight(begin, end time.Time) bool {
+func (t *tally) inFlight(s span) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.ContainsFunc(t.kills, func(k time.Time) bool {
-		return begin.Before(k.Add(t.grace)) && end.After(k.Add(-t.grace))
+		return s.begin.Before(k.Add(t.grace)) && s.end.After(k.Add(-t.grace))
 	})
 }
 
 // add notes one call. err is a *checked.Wrong where the answer was wrong.
 func (k *kind) add(begin time.Time, err error) {
 	end := time.Now()
-	inFlight := err != nil && k.t.inFlight(begin, end)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.calls++
@@ -119,8 +125,8 @@ func (k *kind) add(begin time.Time, err error) {
 			k.failures[text] = f
 		}
 		f.Count++
-		if inFlight {
-			f.InFlight++
+		if len(f.spans) < maxSpans {
+			f.spans = append(f.spans, span{begin, end})
 		}
 	}
 }
@@ -145,23 +151,26 @@ func class(err error) string {
 	return plain(err.Error())
 }
 
+// number is what differs in a text from call to call.
+var number = regexp.MustCompile("[0-9]+")
+
 // plain shortens a text and takes its numbers out.
 func plain(text string) string {
-	if len(text) > 160 {
-		text = text[:160]
-	}
-	return strings.Map(func(r rune) rune {
-		if r >= '0' && r <= '9' {
-			return '#'
-		}
-		return r
-	}, text)
+	return number.ReplaceAllString(text[:min(len(text), 200)], "#")
 }
 
 // result is what the kind has seen.
 func (k *kind) result(took time.Duration) result {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	for _, f := range k.failures {
+		f.InFlight = 0
+		for _, s := range f.spans {
+			if k.t.inFlight(s) {
+				f.InFlight++
+			}
+		}
+	}
 	r := result{Calls: k.calls, Failed: k.failed, Wrong: k.wrong, Failures: k.failures, Wrongs: k.wrongs,
 		Seconds: took.Seconds(), Longest: ms(k.longest)}
 	if n := len(k.took); n > 0 {

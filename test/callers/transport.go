@@ -106,9 +106,12 @@ type remote struct {
 	headers []string
 }
 
-// call is one exchange. Routes know the model by the metadata x-sluice-model.
+// call is one exchange. Routes know the model by its metadata.
 func (r *remote) call(ctx context.Context, m *inference.ModelInferRequest, headers []string) (int, []int32, error) {
 	pairs := append(append([]string{"x-sluice-model", m.ModelName}, headers...), r.headers...)
+	if m.ModelVersion != "" {
+		pairs = append(pairs, "x-sluice-model-version", m.ModelVersion)
+	}
 	ctx = metadata.AppendToOutgoingContext(ctx, pairs...)
 	var trailer metadata.MD
 	got, err := r.client.ModelInfer(ctx, m, grpc.Trailer(&trailer))

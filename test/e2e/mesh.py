@@ -20,6 +20,7 @@ mesh() returns when Envoy sends calls to all gateways. Options:
     xds_flags      further flags of `sluice xds`
     bootstrap      further flags of `sluice xds bootstrap`
     scheme         "https" when the gateways' HTTP ports speak TLS
+    program        run in place of bin/sluice for gateways
     wait           False: do not wait for healthy gateways
 Everything that was started is ended by its process id after the test; when a test fails the ends of all logs are shown.
 Access log lines: m.calls(), dicts. Processes: m.envoy, m.plane (subprocess.Popen), m.gateways[i].
@@ -50,12 +51,12 @@ def missing():
 
 class Mesh:
     def __init__(self, gateways=2, repositories=(harness.DEMO,), flags=(), topology=None, listener=None, inside=False, delta=False,
-                 zone="", xds_flags=(), bootstrap=(), scheme="http", wait=True):
+                 zone="", xds_flags=(), bootstrap=(), scheme="http", program=None, wait=True):
         self.folder = tempfile.TemporaryDirectory(prefix="sluice-mesh-")
         self.path = pathlib.Path(self.folder.name)
         self.gateways, self.plane, self.envoy = [], None, None
         self.repositories, self.flags, self.inside, self.delta, self.zone = repositories, tuple(flags), inside, delta, zone
-        self.xds_flags, self.bootstrap, self.scheme = tuple(xds_flags), tuple(bootstrap), scheme
+        self.xds_flags, self.bootstrap, self.scheme, self.program = tuple(xds_flags), tuple(bootstrap), scheme, program
         self.file = self.path / "topology.yaml"
         self.access = self.path / "access.log"
         self.topology = {"listeners": [{"name": "mesh", "address": "127.0.0.1", "port": 0, "access_log": str(self.access),
@@ -67,9 +68,7 @@ class Mesh:
             self.begin(gateways)
             if wait:
                 self.listening()
-                for group in {g.get("group", "default") for g in self.topology["gateways"]}:
-                    self.settled(f"http/{group}", sum(g.get("group", "default") == group for g in self.topology["gateways"]))
-                    self.settled(f"grpc/{group}", sum(g.get("group", "default") == group for g in self.topology["gateways"]))
+                self.healthy()
         except BaseException:
             self.show()
             self.close()
@@ -94,7 +93,8 @@ class Mesh:
     def add(self, name=None, flags=(), repositories=None, ready=True, **entry):
         """Starts one more gateway and puts it into the topology, which write() tells the control plane of."""
         name = name or f"gateway-{len(self.gateways)}"
-        server = harness.Server(repositories=repositories or self.repositories, flags=[*self.flags, *flags], ready=ready, scheme=self.scheme)
+        server = harness.Server(repositories=repositories or self.repositories, flags=[*self.flags, *flags], ready=ready, scheme=self.scheme,
+                                program=self.program)
         server.name = name
         self.gateways.append(server)
         self.topology["gateways"].append({"name": name, "http": server.http, "grpc": server.grpc, **entry})
@@ -177,6 +177,18 @@ class Mesh:
     def settled(self, cluster, healthy, seconds=15):
         harness.wait_for(lambda: sum(f == "healthy" for f in self.hosts(cluster).values()) == healthy, seconds,
                          f"{healthy} healthy in {cluster}")
+
+    def healthy(self, seconds=15):
+        """Waits until Envoy finds all gateways of the topology healthy."""
+        for group in {g.get("group", "default") for g in self.topology["gateways"]}:
+            for protocol in ("http", "grpc"):
+                self.settled(f"{protocol}/{group}", sum(g.get("group", "default") == group for g in self.topology["gateways"]), seconds)
+
+    def replace(self, i):
+        """Starts gateway i, which has ended, at its old ports."""
+        old = self.gateways[i]
+        self.gateways[i] = harness.Server(repositories=self.repositories, flags=self.flags, scheme=self.scheme, place=old, program=self.program)
+        self.gateways[i].name = old.name
 
     def stat(self, name):
         """One counter or gauge of Envoy."""

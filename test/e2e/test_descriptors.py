@@ -14,7 +14,7 @@ import harness
 from tritonclient.grpc import service_pb2
 
 LIMIT = 256
-BODY = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "data": [1] * 16}]})
+BODY = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1, 16], "datatype": "INT32", "data": [1] * 16}]})
 
 
 @pytest.fixture
