@@ -23,8 +23,8 @@ import (
 // Errors are infer's; an unknown model or version is NotFound in its words.
 type Models interface {
 	Ready() bool // all models are, or readiness is not strict
-	// Degraded is Ready, or that models which are not ready will be once their worker has
-	// been started again: requests for them wait.
+	// Degraded is Ready, or that some models serve while others are loaded or have failed,
+	// or will serve once their worker has been started again: requests for them wait.
 	Degraded() bool
 	ModelReady(name, version string) (bool, error)
 	Metadata(name, version string) (*inference.ModelMetadataResponse, error)
@@ -130,8 +130,8 @@ func (s *Server) Live() bool { return true }
 // Ready says that requests are welcome.
 func (s *Server) Ready() bool { return s.state.Load() == serving && s.models.Ready() }
 
-// Degraded says that Ready says no only while workers are started again, so that requests
-// wait instead of failing.
+// Degraded says that Ready says no, but requests are worth sending: models other than those
+// that are not ready serve, or workers are started again, for which requests wait.
 func (s *Server) Degraded() bool {
 	return s.state.Load() == serving && !s.models.Ready() && s.models.Degraded()
 }

@@ -45,7 +45,7 @@ type Pipeline interface {
 type Control interface {
 	Live() bool
 	Ready() bool
-	// Degraded says that Ready says no only while workers are started again.
+	// Degraded says that Ready says no, but some models serve, or will with their worker.
 	Degraded() bool
 	ModelReady(name, version string) (bool, error)
 	ServerMetadata() *inference.ServerMetadataResponse

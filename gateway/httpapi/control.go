@@ -79,10 +79,9 @@ func (a *API) answer(ctx context.Context, call *Call, rt route, reply *Reply) er
 	return a.memoryCall(ctx, call, rt, reply)
 }
 
-// health is an empty 200, or 400 with the text there is.
 // DegradedHeader is what a health check of a mesh sends with "accept" to be answered 200
-// while workers are started again, with X-Envoy-Degraded: a proxy that has no better
-// gateway sends calls here then, which wait. Without it readiness is ready or not.
+// while some models serve, or workers are started again, with X-Envoy-Degraded: a proxy that
+// has no better gateway sends calls here then. Without it readiness is ready or not.
 const DegradedHeader = "X-Sluice-Degraded"
 
 // envoyDegraded is the field by which Envoy's health checks know a degraded host.
@@ -99,6 +98,7 @@ func (a *API) readiness(call *Call, r *Reply) error {
 	return health(r, ready, nil, "")
 }
 
+// health is an empty 200, or 400 with the text there is.
 func health(r *Reply, ok bool, err error, text string) error {
 	switch {
 	case ok && err == nil:

@@ -1,6 +1,7 @@
 package repository
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,6 +38,56 @@ func TestDegraded(t *testing.T) {
 		check("one is back", true, true)
 		spec.Changed(0, false)
 		check("and lost again", false, true)
+		if err := r.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// While a version is loaded beside one that serves, the server stays ready. A model that is
+// new, or can't be loaded, makes it degraded: requests for the other models are worth sending.
+func TestReadinessWhileModelsChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, goOn := make(chan struct{}), make(chan error)
+		w := &fakeWorkers{}
+		r, dir := explicit(t, w, Config{Startup: []string{"m"}}, map[string]string{"m/config.pbtxt": policy + "all {} }", "m/1/": ""})
+		w.fail = func(LoadSpec, int) error { begun <- struct{}{}; return <-goOn }
+		for _, c := range []struct {
+			name, model     string
+			files           map[string]string
+			loading, loaded [2]bool // ready, degraded
+			err             error
+		}{
+			{"another version", "m", map[string]string{"m/2/": ""}, [2]bool{true, true}, [2]bool{true, true}, nil},
+			{"a new model", "n", map[string]string{"n/config.pbtxt": identity, "n/1/": ""}, [2]bool{false, true}, [2]bool{true, true}, nil},
+			{"a new version that fails", "n", map[string]string{"n/config.pbtxt": identity + "version_policy { all {} }", "n/2/": ""},
+				[2]bool{true, true}, [2]bool{false, true}, errors.New("broken")},
+		} {
+			write(t, dir, c.files)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				if err := r.Load(t.Context(), c.model, &Override{}); (err != nil) != (c.err != nil) {
+					t.Errorf("%s: %v", c.name, err)
+				}
+			}()
+			<-begun
+			if got := [2]bool{r.Ready(), r.Degraded()}; got != c.loading {
+				t.Errorf("%s, loading: ready and degraded %v, want %v: %s", c.name, got, c.loading, index(r))
+			}
+			goOn <- c.err
+			for over := false; !over; {
+				select {
+				case <-begun: // other versions of the same load
+					goOn <- c.err
+				case <-done:
+					over = true
+				}
+			}
+			if got := [2]bool{r.Ready(), r.Degraded()}; got != c.loaded {
+				t.Errorf("%s: ready and degraded %v, want %v: %s", c.name, got, c.loaded, index(r))
+			}
+		}
 		if err := r.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -11,38 +11,61 @@ import (
 )
 
 // Ready says whether the server is: with StrictReadiness every model has to be, but
-// those that were unloaded on purpose.
-// Source: InferenceServer::IsReady of the original; that models which could not even be
-// read count, too, is ours.
-func (r *Repository) Ready() bool { return r.every((*Model).Ready) }
-
-// Degraded says that requests are worth sending here, although Ready may say no: every
-// model is ready, or lost its last instance less than restartTime ago, so that its requests
-// wait for the worker that is started again.
-func (r *Repository) Degraded() bool { return r.every((*Model).awaited) }
-
-// every says whether ok is true of all models that have to be in service.
-func (r *Repository) every(ok func(*Model) bool) bool {
+// those that were unloaded on purpose. A version that is loaded beside one that serves
+// takes nothing away.
+// Source: InferenceServer::IsReady of Triton; that models which could not even be read
+// count, too, and that a version beside another does not while it is loaded, is ours.
+func (r *Repository) Ready() bool {
 	if !r.cfg.StrictReadiness {
 		return true
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, e := range r.entries {
-		if !e.wanted {
-			continue
-		}
-		if e.fault != "" || len(e.versions) == 0 {
+		if e.wanted && !r.entryReadyLocked(k, e) {
 			return false
-		}
-		for _, v := range e.versions {
-			out := v.state == Unloading || v.state == Unavailable && v.reason == reasonUnloaded
-			if !out && (v.state != Ready || !r.serves(k.namespace, v.model, 0, ok)) {
-				return false
-			}
 		}
 	}
 	return true
+}
+
+// entryReadyLocked is Ready of one model; r.mu is held.
+func (r *Repository) entryReadyLocked(k key, e *entry) bool {
+	if e.fault != "" || len(e.versions) == 0 {
+		return false
+	}
+	loading, serves := false, false
+	for _, v := range e.versions {
+		switch {
+		case v.state == Unloading || v.state == Unavailable && v.reason == reasonUnloaded:
+		case v.state == Loading:
+			loading = true
+		case v.state != Ready || !r.serves(k.namespace, v.model, 0, (*Model).Ready):
+			return false
+		default:
+			serves = true
+		}
+	}
+	return serves || !loading
+}
+
+// Degraded says that requests are worth sending here, although Ready may say no: some
+// model is ready, or lost its last instance less than restartTime ago, so that its requests
+// wait for the worker that is started again. Others may be loaded meanwhile, or have failed.
+func (r *Repository) Degraded() bool {
+	if !r.cfg.StrictReadiness {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k, e := range r.entries {
+		for _, v := range e.versions {
+			if v.state == Ready && r.serves(k.namespace, v.model, 0, (*Model).awaited) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Known says that there is a model of that name, in whatever state.
