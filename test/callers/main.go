@@ -67,8 +67,9 @@ func parse(args []string) (*options, error) {
 	o := &options{}
 	f := flag.NewFlagSet("callers", flag.ContinueOnError)
 	f.StringVar(&o.address, "address", "127.0.0.1:10000", "host:port of both protocols")
-	protocols := f.String("protocols", "http,grpc", "http, grpc")
-	models := f.String("models", "", "NAME[/VERSION]=NUMBER[:NUMBER…],…: what each may add to its input INPUT0, for OUTPUT0")
+	protocols := f.String("protocols", "http,grpc", "of http, grpc and stream, which is a stream of gRPC for each caller")
+	models := f.String("models", "",
+		"NAME[/VERSION]=NUMBER[:NUMBER…],…: what each may add to its input INPUT0, for OUTPUT0")
 	f.StringVar(&o.sequences, "sequences", "", "a model that sums up VALUE in SUM")
 	f.IntVar(&o.callers, "callers", 4, "callers of -models, over each protocol")
 	f.IntVar(&o.sequenceCallers, "sequence-callers", 0,
@@ -91,8 +92,8 @@ func parse(args []string) (*options, error) {
 		return nil, err
 	}
 	for p := range strings.SplitSeq(*protocols, ",") {
-		if p != "http" && p != "grpc" {
-			return nil, fmt.Errorf("-protocols %q: want http, grpc or both", *protocols)
+		if p != "http" && p != "grpc" && p != "stream" {
+			return nil, fmt.Errorf("-protocols %q: want some of http, grpc, stream", *protocols)
 		}
 		o.protocols = append(o.protocols, p)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-serve/sluice/proto/inference"
 	"github.com/sluice-serve/sluice/test/checked"
 )
 
@@ -58,6 +59,13 @@ func (m *model) path() string {
 		return "/v2/models/" + m.name + "/infer"
 	}
 	return "/v2/models/" + m.name + "/versions/" + m.version + "/infer"
+}
+
+// message is a request over gRPC.
+func (m *model) message(in []int32) *inference.ModelInferRequest {
+	message := checked.Message(m.name, "INPUT0", 1, in)
+	message.ModelVersion = m.version
+	return message
 }
 
 // check compares an answer to a call that began at a time with what the model may add.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net/http"
 	"strconv"
 
@@ -31,7 +33,8 @@ type reasonError struct {
 // Error is the status and the reason.
 func (e *reasonError) Error() string { return e.reason + ": " + e.err.Error() }
 
-// open makes a transport for one caller.
+// open makes a transport for one caller: http, grpc, or stream, which is gRPC with one
+// ModelStreamInfer for all calls.
 func open(o *options, protocol string) (transport, error) {
 	if protocol == "http" {
 		return &web{base: "http://" + o.address, headers: o.headers,
@@ -41,7 +44,11 @@ func open(o *options, protocol string) (transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &remote{conn: conn, client: inference.NewGRPCInferenceServiceClient(conn), headers: o.headers}, nil
+	r := &remote{conn: conn, client: inference.NewGRPCInferenceServiceClient(conn), headers: o.headers}
+	if protocol == "stream" {
+		return &streamed{remote: r}, nil
+	}
+	return r, nil
 }
 
 // web asks over HTTP/1.1.
@@ -126,9 +133,7 @@ func (r *remote) call(ctx context.Context, m *inference.ModelInferRequest, heade
 }
 
 func (r *remote) ask(ctx context.Context, m *model, in []int32, _ bool) (int, []int32, error) {
-	message := checked.Message(m.name, "INPUT0", 1, in)
-	message.ModelVersion = m.version
-	return r.call(ctx, message, nil)
+	return r.call(ctx, m.message(in), nil)
 }
 
 func (r *remote) step(ctx context.Context, model string, s checked.Step, headers []string) ([]int32, error) {
@@ -137,3 +142,58 @@ func (r *remote) step(ctx context.Context, model string, s checked.Step, headers
 }
 
 func (r *remote) close() { _ = r.conn.Close() } // what it had is abandoned
+
+// streamed asks on a stream of gRPC, one call at a time. The stream is opened anew when it
+// has failed.
+type streamed struct {
+	*remote
+	stream inference.GRPCInferenceService_ModelStreamInferClient // nil: none
+	cancel context.CancelFunc                                    // of the stream
+}
+
+func (s *streamed) call(ctx context.Context, m *inference.ModelInferRequest) (int, []int32, error) {
+	if s.stream == nil {
+		whole, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		whole = metadata.AppendToOutgoingContext(whole, append([]string{"x-sluice-model", m.ModelName}, s.headers...)...)
+		stream, err := s.client.ModelStreamInfer(whole)
+		if err != nil {
+			cancel()
+			return 0, nil, &reasonError{err: err}
+		}
+		s.stream, s.cancel = stream, cancel
+	}
+	defer context.AfterFunc(ctx, s.cancel)() // a late answer ends the stream
+	err := s.stream.Send(m)
+	if err == nil || err == io.EOF { // then Recv knows why
+		var got *inference.ModelStreamInferResponse
+		if got, err = s.stream.Recv(); err == nil {
+			if got.ErrorMessage != "" {
+				return 0, nil, errors.New(got.ErrorMessage)
+			}
+			return checked.Output(got.InferResponse)
+		}
+	}
+	e := &reasonError{err: err}
+	if v := s.stream.Trailer().Get("x-sluice-reason"); len(v) > 0 {
+		e.reason = v[0]
+	}
+	s.cancel()
+	s.stream = nil
+	return 0, nil, e
+}
+
+func (s *streamed) ask(ctx context.Context, m *model, in []int32, _ bool) (int, []int32, error) {
+	return s.call(ctx, m.message(in))
+}
+
+func (s *streamed) step(ctx context.Context, model string, step checked.Step, _ []string) ([]int32, error) {
+	_, out, err := s.call(ctx, step.Message(model))
+	return out, err
+}
+
+func (s *streamed) close() {
+	if s.stream != nil {
+		s.cancel()
+	}
+	s.remote.close()
+}

@@ -172,18 +172,19 @@ class Trial:
                     in_flight += f["in_flight"]
             for text, n in r["wrongs"].items():
                 row["wrongs"][f"{kind}: {text}"] = n
-        both = self.options["callers"] + self.options.get("sequence_callers", 0)
-        row["allowed"] += min(in_flight, self.kills * 2 * both)
+        callers = self.options["callers"] + self.options.get("sequence_callers", 0)
+        row["allowed"] += min(in_flight, self.kills * callers * len(self.options.get("protocols", "12")))
         row["seconds"] = round(time.monotonic() - self.began, 1)
         row["right"] = row["wrong"] == 0 and row["failed"] == row["allowed"]
         return row
 
 
 class Worlds:
-    """The world that the last scenario left. Not for two scenarios at a time."""
+    """The world that the last scenario left. Not for two scenarios at a time. .kept is the folder of logs of those that went
+    wrong, if any did."""
 
     def __init__(self):
-        self.last = None
+        self.last = self.kept = None
 
     def run(self, s, seconds):
         """Runs a scenario; what it raises is its own fault, and ends its world."""
@@ -194,12 +195,19 @@ class Worlds:
         try:
             row = trial.run()
         except BaseException:
-            self.last.mesh.show()
+            self.keep(s)
             self.close()
             raise
         if not row["right"]:
+            self.keep(s)
             self.close()
         return row
+
+    def keep(self, s):
+        """Keeps the logs of a scenario that went wrong."""
+        self.kept = self.kept or pathlib.Path(tempfile.mkdtemp(prefix="sluice-chaos-logs-"))
+        for name, text in self.last.mesh.logs().items():
+            (self.kept / f"{s.name.replace(' ', '-')}.{name}.log").write_text(text)
 
     def close(self):
         last, self.last = self.last, None

@@ -79,6 +79,8 @@ def run(chosen, seconds):
             print(shown(rows[-1]), flush=True)
     finally:
         worlds.close()
+        if worlds.kept:
+            print(f"logs: {worlds.kept}", file=sys.stderr)
     return rows
 
 

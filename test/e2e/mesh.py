@@ -222,8 +222,12 @@ class Mesh:
         """A connection to Envoy of one's own, for many calls."""
         return http.client.HTTPConnection(self.http, timeout=timeout)
 
+    def logs(self):
+        """The logs of all processes, by their names."""
+        return {"xds": self.log("xds"), "envoy": self.log("envoy"), **{g.name: g.log() for g in self.gateways}}
+
     def show(self):
-        for name, text in [("xds", self.log("xds")), ("envoy", self.log("envoy"))] + [(g.name, g.log()) for g in self.gateways]:
+        for name, text in self.logs().items():
             sys.stderr.write(f"--- {name}\n{text[-2500:]}\n")
 
     def close(self):
