@@ -3,6 +3,7 @@ package xds
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"net/url"
 	"regexp"
@@ -38,7 +39,8 @@ type call struct {
 	mirror         []Mirror
 	timeout        time.Duration
 	stateful       bool
-	alike          bool // what the caller says is what answers
+	alike          bool     // what the caller says is what answers
+	but            []string // gRPC: it names some model in ModelHeader, but none of these
 }
 
 // routes makes the route configuration: the routes of the topology, the models that are
@@ -92,6 +94,9 @@ func (b *builder) calls() []call {
 		for _, p := range []string{protocolHTTP, protocolGRPC} {
 			out = append(out, call{protocol: p, model: m[0], version: m[1], group: DefaultGroup, stateful: b.stateful(m[0], m[1]), alike: true})
 		}
+	}
+	if names := b.statefulNames(); len(names) > 0 {
+		out = append(out, call{protocol: protocolGRPC, group: DefaultGroup, but: names, alike: true})
 	}
 	for _, p := range []string{protocolGRPC, protocolHTTP} {
 		// Whose model the message alone names may belong to a sequence.
@@ -183,6 +188,19 @@ func (b *builder) stateful(model, version string) bool {
 	return false
 }
 
+// statefulNames are the models that have sequences on some gateway.
+func (b *builder) statefulNames() []string {
+	names := map[string]bool{}
+	for i := range b.t.Gateways {
+		for _, m := range b.t.Gateways[i].Models {
+			if m.Stateful {
+				names[m.Name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
 func (b *builder) route(c call, stream bool) *routev3.Route {
 	action := &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: b.clusterOf(c.protocol, c.group, c.target.Model, c.target.Version)},
@@ -218,6 +236,9 @@ func (c *call) name(stream bool) string {
 	if c.model != "" {
 		parts = append(parts, c.model+"/"+c.version)
 	}
+	if len(c.but) > 0 {
+		parts = append(parts, "named")
+	}
 	if !c.alike {
 		parts = append(parts, c.target.Model+"/"+c.target.Version)
 	}
@@ -245,6 +266,15 @@ func (b *builder) match(c call, stream bool) *routev3.RouteMatch {
 		}
 		if c.version != "" {
 			m.Headers = append(m.Headers, exactly(VersionHeader, c.version))
+		}
+		if len(c.but) > 0 {
+			m.Headers = append(m.Headers, &routev3.HeaderMatcher{Name: ModelHeader,
+				HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true}})
+		}
+		for _, name := range c.but {
+			other := exactly(ModelHeader, name)
+			other.InvertMatch = true
+			m.Headers = append(m.Headers, other)
 		}
 		return m
 	}

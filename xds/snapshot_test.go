@@ -208,7 +208,7 @@ func TestNoRetriesForSequences(t *testing.T) {
 	}
 	for name, want := range map[string]bool{"http default vad/ speech/": false, "grpc default vad/ speech/": false, "http default own/ m/": false,
 		"http default plain/ m/": true, "grpc default plain/ m/": true, "http default speech/": false, "http default speech/1": false,
-		"grpc default": false, "grpc default stream": false, "http default": true} {
+		"grpc default": false, "grpc default stream": false, "grpc default named": true, "http default": true} {
 		if got, ok := retried[name]; !ok || got != want {
 			t.Errorf("route %q: there %v, retried %v; want retried %v; routes %v", name, ok, got, want, slices.Sorted(maps.Keys(retried)))
 		}
