@@ -61,7 +61,7 @@ soak: build ## honest and hostile clients on a real server, for leaks and wrong 
 	@bin/soak -server bin/sluice -seconds $(SECONDS) $(ARGS)
 
 chaos: SECONDS ?= 300
-chaos: build envoy redis venv-test ## faults in a mesh, from killed gateways to full disks, under calls that are checked (SECONDS=300, ARGS=--list)
+chaos: build models envoy redis venv-test ## faults in a mesh, from killed gateways to full disks, under calls that are checked (SECONDS=300, ARGS=--list)
 	@go build -o bin/callers ./test/callers
 	@$(VENV) test/chaos/run.py --seconds $(SECONDS) $(ARGS)
 

@@ -34,7 +34,7 @@ from mesh import Mesh, missing  # noqa: E402, F401
 CALLERS = 6  # of each protocol
 SCENARIOS = {}
 # Calls whose connection ended, which a killed gateway may do to those that it had in flight.
-BROKEN = re.compile(r"^connection:|upstream connect error|connection (termination|failure)|reset|^Unavailable")
+BROKEN = re.compile(r"^connection:|upstream connect error|connection (termination|failure)|reset|RST_STREAM|^Unavailable")
 
 
 @dataclasses.dataclass
@@ -127,6 +127,14 @@ class Trial:
         least = self.callers.count()["calls"] + n
         time.sleep(seconds)
         harness.wait_for(lambda: self.callers.count()["calls"] >= least, 20, f"{n} further calls")
+
+    def calm(self, n=300):
+        """Waits until n calls in a row have not failed: callers have got over the fault."""
+        def none_failed():
+            before = self.callers.count()["failed"]
+            self.more(n)
+            return self.callers.count()["failed"] == before
+        harness.wait_for(none_failed, 20, f"{n} calls of which none fails")
 
     def expect(self, right, what):
         """One more call, made by the scenario itself, and whether its answer was right."""

@@ -45,7 +45,7 @@ def in_force(t):
         t.expect(status == [429, 200, 401], f"limited, known and unknown callers were answered with {status}")
 
 
-@scenario("files empty, cut, written slowly", world=Guarded)
+@scenario("files written badly", world=Guarded)
 def written_badly(t):
     """A file that is empty, cut or still being written changes nothing: none is refused that was not, none let through that was."""
     files = [t.mesh.file, t.world.limits, t.world.keys]

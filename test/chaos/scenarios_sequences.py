@@ -1,7 +1,9 @@
 """Sequences where the endpoint picker places them: what a caller is told is right, or it is told to begin again."""
+import random
 import time
 
 from chaos import World, scenario
+from scenarios import kill_workers
 
 # What callers of sequences are told: to begin again, or that nobody knows at the moment where the sequence lives.
 REFUSED = r"^(503|Unavailable) sequence_(lost|unplaced)|must specify the START flag"
@@ -9,7 +11,8 @@ REFUSED = r"^(503|Unavailable) sequence_(lost|unplaced)|must specify the START f
 
 class Picked(World):
     """The control plane is the endpoint picker too."""
-    callers = {"models": ["echo"], "callers": 1, "sequences": "sum", "sequence_callers": 12}
+    callers = {"protocols": ("http", "grpc", "stream"), "models": ["echo"], "callers": 1, "sequences": "sum",
+               "sequence_callers": 8}
     topology = {**World.topology, "services": {"picker": {}}}
 
 
@@ -32,7 +35,7 @@ def killed(t):
         t.fault("kill -9")
         t.for_seconds(1)
         t.mesh.start_plane(port=int(t.mesh.xds.rsplit(":", 1)[1]))
-        t.for_seconds(1.5, 200)
+        t.calm()
 
 
 def frozen(t):
@@ -40,7 +43,7 @@ def frozen(t):
         with t.frozen(t.mesh.plane):
             t.fault("SIGSTOP")
             t.for_seconds(2)
-        t.for_seconds(1.5, 200)
+        t.calm()
 
 
 def slow(t):
@@ -52,11 +55,34 @@ def slow(t):
                 time.sleep(0.25)
             time.sleep(0.05)
             t.fault("pauses")
-        t.for_seconds(1, 200)
+        t.calm()
 
 
-for world, name in ((Picked, ""), (Hashed, ", hash")):
-    scenario(f"sequences, picker there{name}", world=world, short=world is Picked)(calm)
-    scenario(f"sequences, picker killed{name}", world=world, refused=REFUSED)(killed)
-    scenario(f"sequences, picker frozen{name}", world=world, refused=REFUSED, short=world is Picked)(frozen)
-    scenario(f"sequences, picker slow{name}", world=world, refused=REFUSED, short=world is Picked)(slow)
+def gateway_killed(t):
+    """What lived in the gateway is lost, and nothing else is refused."""
+    for _ in t.rounds():
+        i = random.randrange(len(t.mesh.gateways))
+        t.mesh.gateways[i].kill()
+        t.killed()
+        t.fault("kill -9")
+        t.calm()
+        t.mesh.replace(i)
+        t.mesh.healthy()
+        t.calm()
+
+
+def worker_killed(t):
+    """The gateway stays, and says which sequences were lost."""
+    for _ in t.rounds():
+        for g in t.mesh.gateways:
+            kill_workers(t, [g])
+            t.calm()
+
+
+for world, name in ((Picked, ""), (Hashed, " (hash)")):
+    scenario(f"sequences: picker there{name}", world=world, short=world is Picked)(calm)
+    scenario(f"sequences: picker killed{name}", world=world, refused=REFUSED)(killed)
+    scenario(f"sequences: picker frozen{name}", world=world, refused=REFUSED, short=world is Picked)(frozen)
+    scenario(f"sequences: picker slow{name}", world=world, refused=REFUSED, short=world is Picked)(slow)
+scenario("sequences: a gateway killed", world=Picked, refused=REFUSED)(gateway_killed)
+scenario("sequences: a worker killed", world=Picked, refused=REFUSED)(worker_killed)

@@ -11,10 +11,11 @@ import run  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def worlds():
+def worlds(tmp_path_factory):
     if reason := chaos.missing():
         pytest.skip(reason)
     w = chaos.Worlds()
+    w.kept = tmp_path_factory.mktemp("logs")
     yield w
     w.close()
 
@@ -28,3 +29,14 @@ def test_scenario(worlds, name, record_property):
     print("\n" + text)
     assert row["right"], text
     assert row["calls"] >= 300, text
+
+
+def test_wrong_answers_count(worlds):
+    """What callers may not see any more is wrong, and a scenario with wrong answers is not right."""
+    def forbid(t):
+        t.callers.say("forbid echo 0")
+        t.more(50)
+
+    row = worlds.run(chaos.Scenario("forbidden", forbid, chaos.World, 1, None, {"models": ["echo"]}, True), 0)
+    assert row["wrong"] >= 50 and not row["right"] and row["failed"] == 0, row
+    assert any("version 1 added 0" in text for text in row["wrongs"]), row
