@@ -164,9 +164,8 @@ class Trial:
 
     def row(self, results):
         """The scenario's line, from what the callers saw."""
-        row = {"scenario": self.scenario.name, "faults": dict(self.faults), "calls": self.extra, "failed": 0, "allowed": 0,
-               "wrong": len(self.problems), "longest_ms": 0, "failures": {}, "wrongs": {p: self.problems.count(p) for p in self.problems}}
-        in_flight = 0
+        row = {"scenario": self.scenario.name, "faults": dict(self.faults), "calls": self.extra, "failed": 0,
+               "in_flight": 0, "refused": 0, "wrong": len(self.problems), "longest_ms": 0, "failures": {}, "wrongs": {p: self.problems.count(p) for p in self.problems}}
         for kind, r in results.items():
             row["calls"] += r["calls"]
             row["failed"] += r["failed"]
@@ -175,15 +174,15 @@ class Trial:
             for text, f in r["failures"].items():
                 row["failures"][f"{kind}: {text.strip()}"] = f["count"]
                 if self.scenario.refused and self.scenario.refused.search(text):
-                    row["allowed"] += f["count"]
+                    row["refused"] += f["count"]
                 elif BROKEN.search(text):
-                    in_flight += f["in_flight"]
+                    row["in_flight"] += f["in_flight"]
             for text, n in r["wrongs"].items():
                 row["wrongs"][f"{kind}: {text}"] = n
         callers = self.options["callers"] + self.options.get("sequence_callers", 0)
-        row["allowed"] += min(in_flight, self.kills * callers * len(self.options.get("protocols", "12")))
+        row["in_flight"] = min(row["in_flight"], self.kills * callers * len(self.options.get("protocols", "12")))
         row["seconds"] = round(time.monotonic() - self.began, 1)
-        row["right"] = row["wrong"] == 0 and row["failed"] == row["allowed"]
+        row["right"] = row["wrong"] == 0 and row["failed"] == row["in_flight"] + row["refused"]
         return row
 
 

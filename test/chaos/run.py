@@ -4,8 +4,8 @@ filled. Prints a line for each scenario; exits with 1 when an answer was wrong, 
 
     run.py [--seconds S] [--only WORD[,WORD...]] [--json FILE] [--list]
 
-Failed are calls without the right answer; allowed of those are what was in flight at a kill -9, and calls of sequences that were
-told to begin again. make chaos SECONDS= builds what this needs.
+Failed are calls without an answer; of those may be some in flight at a kill -9, one of each caller, and some of sequences that
+were refused, so that they begin again. make chaos SECONDS= builds what this needs.
 """
 import argparse
 import signal
@@ -18,8 +18,8 @@ import scenarios  # noqa: F401
 import scenarios_files  # noqa: F401
 import scenarios_sequences  # noqa: F401
 
-WIDTHS = (32, 36, 9, 7, 7, 7, 9)
-HEAD = ("scenario", "faults", "calls", "failed", "allowed", "wrong", "longest")
+WIDTHS = (31, 36, 9, 7, 9, 7, 5, 9)
+HEAD = ("scenario", "faults", "calls", "failed", "in flight", "refused", "wrong", "longest")
 
 
 def line(cells):
@@ -29,7 +29,7 @@ def line(cells):
 
 def shown(row):
     what = ", ".join(f"{n} {k}" for k, n in row["faults"].items())
-    cells = [row["scenario"], what, *(f"{row[k]:,}" for k in ("calls", "failed", "allowed", "wrong")), f"{row['longest_ms']:,} ms"]
+    cells = [row["scenario"], what, *(f"{row[k]:,}" for k in ("calls", "failed", "in_flight", "refused", "wrong")), f"{row['longest_ms']:,} ms"]
     out = line(cells)
     if not row["right"]:
         for kind in ("failures", "wrongs"):
@@ -55,7 +55,7 @@ def main():
     rows = run(chosen, o.seconds)
     if o.json:
         chaos.save(rows, o.json)
-    total = {k: sum(r[k] for r in rows) for k in ("calls", "failed", "allowed", "wrong")}
+    total = {k: sum(r[k] for r in rows) for k in ("calls", "failed", "in_flight", "refused", "wrong")}
     print(line(["-" * w for w in WIDTHS]))
     print(shown({**total, "scenario": f"{len(rows)} scenarios", "faults": {}, "longest_ms": max((r["longest_ms"] for r in rows), default=0),
                  "right": True}))
