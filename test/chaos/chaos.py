@@ -193,12 +193,16 @@ class Worlds:
     def __init__(self):
         self.last = self.kept = None
 
+    def world(self, kind):
+        """A world of that kind."""
+        if type(self.last) is not kind:
+            self.close()
+            self.last = kind()
+        return self.last
+
     def run(self, s, seconds):
         """Runs a scenario; what it raises is its own fault, and ends its world."""
-        if type(self.last) is not s.world:
-            self.close()
-            self.last = s.world()
-        trial = Trial(s, self.last, seconds)
+        trial = Trial(s, self.world(s.world), seconds)
         try:
             row = trial.run()
         except BaseException:

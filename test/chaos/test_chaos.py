@@ -20,6 +20,18 @@ def worlds(tmp_path_factory):
     w.close()
 
 
+def test_wrong_answers_count(worlds):
+    """What callers may not see any more is wrong, and a scenario with wrong answers is not right."""
+    def forbid(t):
+        t.callers.say("forbid echo 0")
+        t.more(50)
+
+    forbidden = chaos.Scenario("forbidden", forbid, chaos.World, 1, None, {"models": ["echo"]}, True)
+    row = chaos.Trial(forbidden, worlds.world(chaos.World), 0).run()
+    assert row["wrong"] >= 50 and not row["right"] and row["failed"] == 0, row
+    assert any("version 1 added 0" in text for text in row["wrongs"]), row
+
+
 @pytest.mark.parametrize("name", [s.name for s in chaos.SCENARIOS.values() if s.short])
 def test_scenario(worlds, name, record_property):
     """Every answer is right, and what fails was in flight when something was killed, or belongs to a sequence that is begun again."""
@@ -29,14 +41,3 @@ def test_scenario(worlds, name, record_property):
     print("\n" + text)
     assert row["right"], text
     assert row["calls"] >= 300, text
-
-
-def test_wrong_answers_count(worlds):
-    """What callers may not see any more is wrong, and a scenario with wrong answers is not right."""
-    def forbid(t):
-        t.callers.say("forbid echo 0")
-        t.more(50)
-
-    row = worlds.run(chaos.Scenario("forbidden", forbid, chaos.World, 1, None, {"models": ["echo"]}, True), 0)
-    assert row["wrong"] >= 50 and not row["right"] and row["failed"] == 0, row
-    assert any("version 1 added 0" in text for text in row["wrongs"]), row
