@@ -49,7 +49,8 @@ func (g *Gateway) openLimits(ctx context.Context) error {
 }
 
 func limitFigures(f admission.Figures) stats.LimitFigures {
-	out := stats.LimitFigures{Rules: f.Rules, Meters: f.Meters, Shared: f.Shared, Connected: f.Connected, Asked: f.Asked, Failed: f.Failed, Late: f.Late}
+	out := stats.LimitFigures{Rules: f.Rules, Meters: f.Meters, Shared: f.Shared, Connected: f.Connected, Asked: f.Asked, Failed: f.Failed, Late: f.Late,
+		Foreign: f.Foreign}
 	for _, r := range f.Refusals {
 		out.Limits = append(out.Limits, stats.LimitRefusals{Rule: r.Rule, Kind: r.Kind.String(), Reason: string(r.Reason), Refused: r.Refused, Shadowed: r.Shadowed})
 	}

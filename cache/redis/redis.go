@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -187,6 +188,16 @@ func (c *Cache) key(q *cache.Query, hash *[32]byte) string {
 	return b.String()
 }
 
+// isKey says that a name has the form of what key makes.
+func (c *Cache) isKey(name string) bool {
+	parts := strings.Split(strings.TrimPrefix(name, c.cfg.Prefix), ":")
+	if len(parts) != 4 || len(parts[3]) != 64 {
+		return false
+	}
+	_, err := hex.DecodeString(parts[3])
+	return err == nil
+}
+
 // pattern finds the keys that a selector selects.
 func (c *Cache) pattern(s *cache.Selector) string {
 	part := func(v, before, after string) string {
@@ -224,7 +235,8 @@ func (c *Cache) Purge(ctx context.Context, s cache.Selector) (int64, error) {
 	var removed int64
 	for cursor := uint64(0); ; {
 		keys, next, err := c.client.Scan(ctx, cursor, c.pattern(&s), purgeStep).Result()
-		if err == nil && len(keys) > 0 {
+		// Limits stand under the same prefix as a rule, and whatever other programs put there.
+		if keys = slices.DeleteFunc(keys, func(name string) bool { return !c.isKey(name) }); err == nil && len(keys) > 0 {
 			var n int64
 			n, err = c.client.Unlink(ctx, keys...).Result()
 			removed += n

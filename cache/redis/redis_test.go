@@ -370,3 +370,39 @@ func (h *held) Purge(ctx context.Context, s cache.Selector) (int64, error) {
 	h.purged()
 	return h.Level.Purge(ctx, s)
 }
+
+// TestPurgeLeavesOthers: a purge removes answers alone, also where limits and other programs keep
+// something under the same prefix.
+func TestPurgeLeavesOthers(t *testing.T) {
+	s := redistest.Start(t)
+	c, r := rig(t, s.Port, nil)
+	hash := strings.Repeat("0123456789abcdef", 4)
+	others := []string{"sluice:limit:r:requests:p:m:", "sluice:limit:r:requests:p:m:fe80::1", "sluice:a:b:c:d",
+		"sluice:m:1::" + hash[1:], "sluice:m:1::x" + hash[1:], "sluice:limit/2:{sluice:limit:r:requests:p:m:}",
+		"sluice:m:1:" + hash}
+	for _, name := range others {
+		if err := c.client.HSet(t.Context(), name, "t", "1").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sub := cachetest.Subject("m", "1", 1)
+	r.Insert(sub, cachetest.Request(1), cachetest.Response(1))
+	for end := time.Now().Add(time.Minute); r.Lookup(t.Context(), sub, cachetest.Request(1)) == nil; wait(t, time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the answer is not kept")
+		}
+	}
+	for _, sel := range []cache.Selector{{Model: "limit"}, {Model: "m"}, {}} {
+		if _, err := c.Purge(t.Context(), sel); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r.Lookup(t.Context(), sub, cachetest.Request(1)) != nil {
+		t.Error("the answer is still there")
+	}
+	for _, name := range others {
+		if n := c.client.Exists(t.Context(), name).Val(); n != 1 {
+			t.Errorf("%s was purged", name)
+		}
+	}
+}

@@ -51,6 +51,7 @@ type Figures struct {
 	Connected     bool   // Redis answers
 	Asked, Failed uint64 // exchanges with Redis
 	Late          uint64 // calls that did not wait for Redis any longer
+	Foreign       uint64 // answers for limits whose own key in Redis holds what no gateway wrote
 }
 
 // Figures gives the metrics.
@@ -65,6 +66,7 @@ func (l *Limits) Figures() Figures {
 	if k := l.table.link; k != nil {
 		f.Shared, f.Connected = true, k.up()
 		f.Asked, f.Failed, f.Late = k.asked.Load(), k.failed.Load(), k.late.Load()
+		f.Foreign = k.foreign.Load()
 	}
 	return f
 }

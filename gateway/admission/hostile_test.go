@@ -1,11 +1,13 @@
 package admission
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"math"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,39 +25,33 @@ func TestForeignKeys(t *testing.T) {
 	far := time.Now().Add(100 * 365 * 24 * time.Hour).UnixMicro()
 	many := make([]any, 0, 20000)
 	for i := range 10000 {
-		many = append(many, fmt.Sprint("g", i), fmt.Sprintf("1 %d", far))
+		many = append(many, fmt.Sprintf("%016x", i), fmt.Sprintf("1 %d", far))
 	}
-	for _, row := range []struct {
-		name  string
-		write func(ctx context.Context, key string) error
-	}{
+	hash := func(fields ...any) foreignWrite {
+		return func(ctx context.Context, k string) error { return client.HSet(ctx, k, fields...).Err() }
+	}
+	for _, row := range []foreignKey{
 		{"a text", func(ctx context.Context, k string) error { return client.Set(ctx, k, "x", 0).Err() }},
 		{"a list", func(ctx context.Context, k string) error { return client.RPush(ctx, k, "x").Err() }},
+		{"a set", func(ctx context.Context, k string) error { return client.SAdd(ctx, k, "x").Err() }},
 		{"a sorted set", func(ctx context.Context, k string) error {
 			return client.ZAdd(ctx, k, redisclient.Z{Score: 1, Member: "x"}).Err()
 		}},
-		{"words", func(ctx context.Context, k string) error { return client.HSet(ctx, k, "t", "now", "n", "some").Err() }},
-		{"no numbers", func(ctx context.Context, k string) error {
-			return client.HSet(ctx, k, "t", "nan", "n",
-				"nan").Err()
+		{"a stream", func(ctx context.Context, k string) error {
+			return client.XAdd(ctx, &redisclient.XAddArgs{Stream: k, Values: []string{"a", "b"}}).Err()
 		}},
-		{"no tokens", func(ctx context.Context, k string) error { return client.HSet(ctx, k, "t", "1", "n", "-nan").Err() }},
-		{"infinite", func(ctx context.Context, k string) error { return client.HSet(ctx, k, "t", "inf", "n", "inf").Err() }},
-		{"an endless debt", func(ctx context.Context, k string) error {
-			return client.HSet(ctx, k, "t", far, "n",
-				"-inf").Err()
-		}},
-		{"a large debt", func(ctx context.Context, k string) error {
-			return client.HSet(ctx, k, "t", far, "n",
-				"-1e300").Err()
-		}},
-		{"claims for ever", func(ctx context.Context, k string) error {
-			return client.HSet(ctx, k, "other", fmt.Sprintf("1000000 %d", far)).Err()
-		}},
-		{"claims without end", func(ctx context.Context, k string) error {
-			return client.HSet(ctx, k, "other", strings.Repeat("9", 400)+" "+strings.Repeat("9", 400)).Err()
-		}},
-		{"many claims", func(ctx context.Context, k string) error { return client.HSet(ctx, k, many...).Err() }},
+		{"another hash", hash("user", "42", "name", "x")},
+		{"words", hash("t", "now", "n", "some")},
+		{"no numbers", hash("t", "nan", "n", "nan")},
+		{"no tokens", hash("t", "1", "n", "-nan")},
+		{"infinite", hash("t", "inf", "n", "inf")},
+		{"an endless debt", hash("t", far, "n", "-inf")},
+		{"a large debt", hash("t", far, "n", "-1e300")},
+		{"a bucket with more", hash("t", "1", "n", "0.000000", "name", "x")},
+		{"words as claims", hash("0123456789abcdef", "some words")},
+		{"claims of others", hash("other", fmt.Sprintf("1000000 %d", far))},
+		{"claims without end", hash("other", strings.Repeat("9", 400)+" "+strings.Repeat("9", 400))},
+		{"many claims", hash(many...)},
 	} {
 		for kind, file := range map[Kind]string{0: "rules: [{name: r, requests: 5/h}]",
 			4: "rules: [{name: r, concurrency: 5}]"} {
@@ -63,23 +59,85 @@ func TestForeignKeys(t *testing.T) {
 				if err := client.FlushAll(t.Context()).Err(); err != nil {
 					t.Fatal(err)
 				}
-				l := gatewayOn(t, s.Port, file, time.Second)
-				if err := row.write(t.Context(), l.table.link.key(&meterKey{rule: "r", kind: kind})); err != nil {
-					t.Fatal(err)
-				}
-				passed := 0
-				for range 20 {
-					if enter(t, l, "p", 0) != nil { // held until the end
-						passed++
-					}
-				}
-				if passed != 5 {
-					t.Errorf("%d calls passed, want 5", passed)
-				}
-				if f := l.Figures(); f.Failed > 0 || f.Late > 0 || !f.Connected {
-					t.Errorf("%+v", f)
-				}
+				checkForeign(t, s.Port, client, row, kind, file)
 			})
+		}
+	}
+}
+
+// foreignWrite puts a value under a key of a limit; foreignKey names it.
+type (
+	foreignWrite func(ctx context.Context, key string) error
+	foreignKey   struct {
+		name  string
+		write foreignWrite
+	}
+)
+
+// lockedLog is what a gateway writes to its log.
+type lockedLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer // mu
+}
+
+func (l *lockedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lockedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// checkForeign has two gateways, and one that starts later, share a limit of 5 though a foreign value
+// stands under its key. They leave that value alone, and each says once that it uses another key.
+func checkForeign(t *testing.T, port string, client *redisclient.Client, row foreignKey, kind Kind, file string) {
+	var gateways []*Limits
+	var logs []*lockedLog
+	add := func() *Limits {
+		logs = append(logs, &lockedLog{})
+		l := gatewayLogging(t, port, file, time.Second, logs[len(logs)-1])
+		gateways = append(gateways, l)
+		return l
+	}
+	a, b := add(), add()
+	key := a.table.link.key(&meterKey{rule: "r", kind: kind})
+	if err := row.write(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	before := client.Dump(t.Context(), key).Val()
+	passed := 0
+	call := func(l *Limits) {
+		if enter(t, l, "p", 0) != nil { // held until the end
+			passed++
+		}
+	}
+	for range 10 {
+		call(a)
+		call(b)
+	}
+	if passed != 5 {
+		t.Errorf("%d calls passed, want 5", passed)
+	}
+	c := add() // as after a restart
+	for range 5 {
+		call(c)
+	}
+	if passed != 5 {
+		t.Errorf("%d calls passed after another gateway had started, want 5", passed)
+	}
+	if after, ttl := client.Dump(t.Context(), key).Val(), client.PTTL(t.Context(), key).Val(); after != before || ttl != -1 {
+		t.Errorf("the foreign value was changed: %q, now %q, for %v", before, after, ttl)
+	}
+	for i, l := range gateways {
+		if f := l.Figures(); f.Failed > 0 || f.Late > 0 || !f.Connected || f.Foreign == 0 {
+			t.Errorf("gateway %d: %+v", i, f)
+		}
+		if text := logs[i].String(); strings.Count(text, "another key") != 1 {
+			t.Errorf("gateway %d says %d times that it uses another key: %s", i, strings.Count(text, "another key"), text)
 		}
 	}
 }
@@ -87,9 +145,9 @@ func TestForeignKeys(t *testing.T) {
 // liar is a store that grants what nobody asked for.
 type liar struct{ got, left int64 }
 
-func (s *liar) exchange(_ context.Context, qs []question, got, left []int64) error {
+func (s *liar) exchange(_ context.Context, qs []question, answers []answer) error {
 	for i := range qs {
-		got[i], left[i] = s.got, s.left
+		answers[i] = answer{got: s.got, left: s.left, key: 1}
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 
 // store answers questions; redisStore fits it. An error is of all of them.
 type store interface {
-	exchange(ctx context.Context, qs []question, got, left []int64) error
+	exchange(ctx context.Context, qs []question, answers []answer) error
 	close() error
 }
 
@@ -36,6 +36,8 @@ type link struct {
 
 	down                atomic.Bool // as guard has it
 	asked, failed, late atomic.Uint64
+	foreign             atomic.Uint64 // answers from other keys than a limit's own
+	notes               map[note]bool // what the log said of foreign values; run's
 
 	mu    sync.Mutex
 	guard guard // mu
@@ -43,7 +45,8 @@ type link struct {
 
 // newLink starts the goroutine; close ends it and the store.
 func newLink(ctx context.Context, l *Limits, s store, prefix string, budget time.Duration) *link {
-	k := &link{limits: l, store: s, prefix: prefix, budget: budget, log: l.log, kicks: make(chan *meter, maxKicks), ended: make(chan struct{})}
+	k := &link{limits: l, store: s, prefix: prefix, budget: budget, log: l.log, kicks: make(chan *meter, maxKicks), ended: make(chan struct{}),
+		notes: map[note]bool{}}
 	ctx, k.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go k.run(ctx)
 	return k
@@ -183,16 +186,17 @@ func (k *link) exchange(ctx context.Context, batch []*meter, failed error) error
 		}
 		qs, meters = append(qs, q), append(meters, m)
 	}
-	got, left := make([]int64, len(qs)), make([]int64, len(qs))
+	answers := make([]answer, len(qs))
 	err := failed
 	if err == nil {
 		k.asked.Add(1)
-		err = k.store.exchange(ctx, qs, got, left)
+		err = k.store.exchange(ctx, qs, answers)
 	}
 	now := k.limits.now()
 	for i, m := range meters {
 		if err == nil {
-			m.shared.answer(&qs[i], got[i], left[i], now)
+			k.noteKey(m, &qs[i], answers[i].key)
+			m.shared.answer(&qs[i], answers[i], now)
 		} else {
 			m.shared.lost()
 		}

@@ -21,7 +21,7 @@ type ledger struct {
 	broken atomic.Bool
 }
 
-func (s *ledger) exchange(_ context.Context, qs []question, got, _ []int64) error {
+func (s *ledger) exchange(_ context.Context, qs []question, answers []answer) error {
 	if s.broken.Load() {
 		return errors.New("broken")
 	}
@@ -29,7 +29,7 @@ func (s *ledger) exchange(_ context.Context, qs []question, got, _ []int64) erro
 	defer s.mu.Unlock()
 	s.most = max(s.most, len(qs))
 	for i := range qs {
-		got[i] = qs[i].want
+		answers[i] = answer{got: qs[i].want, key: 1}
 		s.claims[qs[i].key]++
 	}
 	return nil

@@ -20,11 +20,17 @@ import (
 	"github.com/sluice-serve/sluice/internal/configfile"
 )
 
-//go:embed lua/draw.lua
-var drawScript string
+// The scripts' texts. Draw and claim begin with what chooses a key.
+var (
+	//go:embed lua/choose.lua
+	chooseText string
+	//go:embed lua/draw.lua
+	drawText string
+	//go:embed lua/claim.lua
+	claimText string
 
-//go:embed lua/claim.lua
-var claimScript string
+	drawScript, claimScript = chooseText + drawText, chooseText + claimText
+)
 
 // Redis says where limits are shared.
 type Redis struct {
@@ -75,7 +81,7 @@ func (r *Redis) open(ctx context.Context, l *Limits) (*link, error) {
 	if budget <= 0 {
 		budget = redis.DefaultBudget
 	}
-	s := &redisStore{client: client, id: hex.EncodeToString(id), budget: budget,
+	s := &redisStore{client: client, id: hex.EncodeToString(id), budget: budget, prefix: r.Config.Prefix,
 		drawing: redisclient.NewScript(drawScript), claiming: redisclient.NewScript(claimScript)}
 	return newLink(ctx, l, s, r.Config.Prefix, budget), nil
 }
@@ -85,6 +91,7 @@ type redisStore struct {
 	client            *redisclient.Client
 	id                string // of this gateway among the claims
 	budget            time.Duration
+	prefix            string // of all keys
 	drawing, claiming *redisclient.Script
 	loaded            bool
 }
@@ -93,7 +100,7 @@ type redisStore struct {
 // waits for that.
 const exchangeBudgets = 20
 
-func (s *redisStore) exchange(ctx context.Context, qs []question, got, left []int64) error {
+func (s *redisStore) exchange(ctx context.Context, qs []question, answers []answer) error {
 	ctx, cancel := context.WithTimeout(ctx, max(exchangeBudgets*s.budget, 100*time.Millisecond))
 	defer cancel()
 	if len(qs) == 0 {
@@ -103,7 +110,7 @@ func (s *redisStore) exchange(ctx context.Context, qs []question, got, left []in
 		if err := s.load(ctx); err != nil {
 			return err
 		}
-		err := s.pipeline(ctx, qs, got, left)
+		err := s.pipeline(ctx, qs, answers)
 		if err == nil || !redisclient.HasErrorPrefix(err, "NOSCRIPT") {
 			return err
 		}
@@ -126,29 +133,49 @@ func (s *redisStore) load(ctx context.Context) error {
 }
 
 // pipeline sends all questions at once. NOSCRIPT is the answer to all or to none.
-func (s *redisStore) pipeline(ctx context.Context, qs []question, got, left []int64) error {
+func (s *redisStore) pipeline(ctx context.Context, qs []question, answers []answer) error {
 	pipe := s.client.Pipeline()
-	answers := make([]*redisclient.Cmd, len(qs))
+	replies := make([]*redisclient.Cmd, len(qs))
 	for i := range qs {
 		q := &qs[i]
+		keys := s.keys(q.key)
 		if q.held {
-			answers[i] = s.claiming.EvalSha(ctx, pipe, []string{q.key}, s.id, q.limit, q.used, q.want, claimLife.Milliseconds())
+			replies[i] = s.claiming.EvalSha(ctx, pipe, keys, s.id, q.limit, q.used, q.want, claimLife.Milliseconds())
 			continue
 		}
-		answers[i] = s.drawing.EvalSha(ctx, pipe, []string{q.key}, strconv.FormatFloat(q.rate, 'g', -1, 64),
+		replies[i] = s.drawing.EvalSha(ctx, pipe, keys, strconv.FormatFloat(q.rate, 'g', -1, 64),
 			strconv.FormatFloat(q.burst, 'g', -1, 64), q.give, q.least, q.want)
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return err
 	}
-	for i, a := range answers {
-		pair, err := a.Int64Slice()
-		if err != nil || len(pair) != 2 {
-			return fmt.Errorf("a script's answer is no pair of numbers: %v, %w", a, err)
+	for i, r := range replies {
+		numbers, err := r.Int64Slice()
+		if err != nil || len(numbers) != 3 {
+			return fmt.Errorf("a script's answer is not three numbers: %v, %w", r, err)
 		}
-		got[i], left[i] = pair[0], pair[1]
+		answers[i] = answer{got: numbers[0], left: numbers[1], key: int(min(max(numbers[2], 0), keysOfLimit))}
 	}
 	return nil
+}
+
+// keysOfLimit is under how many keys a limit may stand, of which one is in use.
+const keysOfLimit = 4
+
+// keys are the keys under which a limit may stand: its own, and those for when values that no gateway
+// writes stand there. All of them begin with the prefix, and are in the same slot of a Redis Cluster.
+func (s *redisStore) keys(own string) []string {
+	keys := make([]string, keysOfLimit)
+	keys[0] = own
+	for i := 1; i < keysOfLimit; i++ {
+		keys[i] = otherKey(s.prefix, own, i+1)
+	}
+	return keys
+}
+
+// otherKey is the key number n, from 2 on, of the limit whose own key is given.
+func otherKey(prefix, own string, n int) string {
+	return prefix + "limit/" + strconv.Itoa(n) + ":{" + own + "}"
 }
 
 func (s *redisStore) close() error { return s.client.Close() }

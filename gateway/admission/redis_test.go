@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -28,6 +29,11 @@ const (
 // gatewayOn is a gateway's limits that are shared through a Redis.
 func gatewayOn(t *testing.T, port, file string, budget time.Duration) *Limits {
 	t.Helper()
+	return gatewayLogging(t, port, file, budget, io.Discard)
+}
+
+func gatewayLogging(t *testing.T, port, file string, budget time.Duration, log io.Writer) *Limits {
+	t.Helper()
 	rules, err := Parse([]byte(file))
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +43,7 @@ func gatewayOn(t *testing.T, port, file string, budget time.Duration) *Limits {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := start(t.Context(), rules, Deps{Log: slog.New(slog.DiscardHandler), Redis: r})
+	l, err := start(t.Context(), rules, Deps{Log: slog.New(slog.NewTextHandler(log, nil)), Redis: r})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +270,7 @@ func TestClaims(t *testing.T) {
 	defer func() { _ = c.Close() }()
 	script := redisclient.NewScript(claimScript)
 	claim := func(id string, used, want, ttl int) (int64, int64) {
-		pair, err := script.Run(t.Context(), c, []string{"k"}, id, 10, used, want, ttl).Int64Slice()
+		pair, err := script.Run(t.Context(), c, []string{"k"}, strings.Repeat(id, 16), 10, used, want, ttl).Int64Slice()
 		if err != nil {
 			t.Fatal(err)
 		}

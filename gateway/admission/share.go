@@ -26,6 +26,7 @@ type share struct {
 
 	claim int64
 	full  int64 // until when asking for more is of no use
+	alone int64 // until when Redis has no key for the limit
 }
 
 // The times of a share.
@@ -153,9 +154,15 @@ const mostLeft = 1 << 53
 
 // answer takes what Redis said: granted units or the claim, and what is left there. It
 // believes no more than can be: not more than was asked for, nor more than the limit.
-func (s *share) answer(q *question, got, left, now int64) {
+func (s *share) answer(q *question, a answer, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if a.key == 0 {
+		s.forgetLocked()
+		s.alone = now + aloneLife
+		return
+	}
+	got, left := a.got, a.left
 	if q.held {
 		if s.claim = min(max(got, 0), max(q.limit, q.used)); s.claim < q.used+q.need {
 			s.full = now + fullLife
@@ -174,8 +181,10 @@ func (s *share) answer(q *question, got, left, now int64) {
 func (s *share) lost() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.credit, s.debt, s.asked, s.full, s.claim = 0, 0, 0, 0, 0
+	s.forgetLocked()
 }
+
+func (s *share) forgetLocked() { s.credit, s.debt, s.asked, s.full, s.claim = 0, 0, 0, 0, 0 }
 
 func (s *share) idle(now int64) bool {
 	s.mu.Lock()
@@ -191,6 +200,10 @@ func (l *Limits) draw(p *patience, u *use, n, now int64) (wait int64, ok bool) {
 	for k.up() && !p.spent {
 		s.mu.Lock()
 		s.limit = u.limit
+		if s.aloneLocked(now) {
+			s.mu.Unlock()
+			break
+		}
 		if s.takeLocked(n, now) {
 			low := s.credit < u.limit.portion()/2 && s.shortLocked(1, now) == 0
 			s.low = s.low || low
@@ -225,6 +238,10 @@ func (l *Limits) peek(u *use, n, now int64) (wait int64) {
 	}
 	s.mu.Lock()
 	s.limit = u.limit
+	if s.aloneLocked(now) {
+		s.mu.Unlock()
+		return u.meter.bucket.look(&u.limit.speed, now, u.limit.speed.cost(n))
+	}
 	wait = s.shortLocked(n, now)
 	old := now-s.asked > peekLife
 	s.mu.Unlock()
@@ -244,7 +261,12 @@ func (l *Limits) claim(p *patience, u *use, n int64) bool {
 			s.mu.Unlock()
 			return true
 		}
-		if l.now() < s.full {
+		now := l.now()
+		if s.aloneLocked(now) {
+			s.mu.Unlock()
+			break
+		}
+		if now < s.full {
 			s.mu.Unlock()
 			return false
 		}
@@ -266,6 +288,9 @@ func (l *Limits) returned(u *use, n, now int64) {
 	s := u.meter.shared
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.aloneLocked(now) {
+		return
+	}
 	s.credit += n
 	s.until = max(s.until, now+creditLife)
 }

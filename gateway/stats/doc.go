@@ -56,7 +56,8 @@
 //	sluice_limit_shadow_refusals_total{rule,limit,reason}
 //	sluice_limit_rules, sluice_limit_meters, and where limits are shared
 //	sluice_limit_redis_up, sluice_limit_redis_exchanges_total,
-//	sluice_limit_redis_failures_total, sluice_limit_redis_late_total
+//	sluice_limit_redis_failures_total, sluice_limit_redis_late_total,
+//	sluice_limit_redis_foreign_keys_total
 //	sluice_config_last_reload_successful{config}, sluice_config_reloads_total{config,result},
 //	sluice_config_last_reload_timestamp_seconds{config}
 //	sluice_certificate_not_after_timestamp_seconds{use}

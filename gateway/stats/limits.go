@@ -9,6 +9,7 @@ type LimitFigures struct {
 	Connected    bool // Redis answers
 	Asked        uint64
 	Failed, Late uint64
+	Foreign      uint64 // answers for limits whose own key holds what no gateway wrote
 }
 
 // LimitRefusals are those of one limit of one rule.
@@ -42,4 +43,6 @@ func (w writer) collectLimits(f LimitFigures) {
 	w.counter("sluice_limit_redis_exchanges_total", "Exchanges with Redis for limits.", float64(f.Asked))
 	w.counter("sluice_limit_redis_failures_total", "Exchanges with Redis that failed.", float64(f.Failed))
 	w.counter("sluice_limit_redis_late_total", "Calls that did not wait for Redis any longer.", float64(f.Late))
+	w.counter("sluice_limit_redis_foreign_keys_total",
+		"Answers of Redis for limits whose own key held a value that no gateway writes.", float64(f.Foreign))
 }
