@@ -151,6 +151,7 @@ func TestOutcomes(t *testing.T) {
 		{infer.End{Status: 200}, OK}, {infer.End{Status: 400}, Invalid}, {infer.End{Status: 0}, Failed}, {infer.End{Status: 500}, Failed},
 		{infer.End{Err: infer.Errorf(infer.NotFound, "x")}, Invalid}, {infer.End{Err: infer.Errorf(infer.PermissionDenied, "x")}, Denied},
 		{infer.End{Err: infer.Refusef(infer.Unavailable, infer.ReasonWorkerLost, "x")}, Failed},
+		{infer.End{Err: infer.Refusef(infer.Unavailable, infer.ReasonSequenceLost, "x %w", infer.ErrWorkerLost)}, Failed},
 		{infer.End{Err: infer.Refusef(infer.Unavailable, infer.ReasonQueueFull, "x")}, Refused},
 		{infer.End{Err: infer.Errorf(infer.ResourceExhausted, "x")}, Refused}, {infer.End{Err: infer.Errorf(infer.Cancelled, "x")}, Cancelled},
 		{infer.End{Err: errors.New("x")}, Failed}, {infer.End{Err: errors.New("x"), Request: &infer.Request{Times: infer.Times{QueueStart: 1}}}, Failed},

@@ -62,7 +62,7 @@ func ServerFault(err error) bool {
 	case infer.Internal:
 		return !infer.IsCallerError(err)
 	case infer.Unavailable:
-		return infer.ReasonOf(err) == infer.ReasonWorkerLost
+		return infer.ReasonOf(err) == infer.ReasonWorkerLost || errors.Is(err, infer.ErrWorkerLost)
 	}
 	return false
 }

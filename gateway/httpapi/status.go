@@ -12,7 +12,7 @@ import (
 // ReasonHeader names why a call was refused (infer.Reason): queue_full, queue_timeout,
 // deadline, cancelled, stopping, not_ready, memory_full, worker_lost, too_large,
 // rate_limited, concurrency, bytes_in_flight, fair_share,
-// sequences, sequence_slots.
+// sequences, sequence_slots, sequence_lost.
 const ReasonHeader = "X-Sluice-Reason"
 
 // Status is the HTTP status of a code.

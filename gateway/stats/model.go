@@ -207,7 +207,7 @@ func failureOf(t *infer.Times, reason infer.Reason, err error) failure {
 		infer.ReasonTooLarge, infer.ReasonRate, infer.ReasonConcurrency, infer.ReasonBytesInFlight, infer.ReasonFairShare,
 		infer.ReasonSequences, infer.ReasonSequenceSlots:
 		return rejected
-	case infer.ReasonWorkerLost:
+	case infer.ReasonWorkerLost, infer.ReasonSequenceLost:
 		return backend
 	}
 	switch {

@@ -1,5 +1,7 @@
 """Sequences: their slots, their controls, their state, and what ends them."""
 import concurrent.futures
+import http.client as http_client
+import json
 import os
 import random
 import signal
@@ -254,7 +256,7 @@ def test_state_outlives_the_worker(start, tmp_path):
         os.kill(worker, signal.SIGKILL)
         assert ask(c, "direct", 6, 1) == [11]  # waits for the next worker
         assert ask(c, "direct", 1, 1, end=True) == [12]
-        refused("must specify the START flag", c, "plain", 5, 1, output="OUTPUT0", name="INPUT0")
+        refused("its state was lost with its worker", c, "plain", 5, 1, output="OUTPUT0", name="INPUT0")
         assert ask(c, "plain", 5, 1, start=True, output="OUTPUT0", name="INPUT0") == [5]
 
 
@@ -279,3 +281,68 @@ def test_workers_end_under_sequences(start, tmp_path):
         done.set()
         killer.join()
     assert len(killed) == 2
+
+
+LOST = ("503", "sequence_lost")
+
+
+def walk(server, protocol, ids, done, failures):
+    """Sequences of a model that keeps its state in the worker, step by step. After a failure the client goes on twice without
+    START, as one does who knows nothing of it, and then begins anew. Failures are (status, reason)."""
+    def http(c, sequence, start):
+        body = {"parameters": {"sequence_id": sequence, "sequence_start": start},
+                "inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "INT32", "data": [5]}]}
+        c.request("POST", "/v2/models/plain/infer", json.dumps(body), {"Content-Type": "application/json"})
+        answer = c.getresponse()
+        answer.read()
+        return None if answer.status == 200 else (str(answer.status), answer.headers.get("X-Sluice-Reason"))
+
+    def grpc_(c, sequence, start):
+        tensor = grpcclient.InferInput("INPUT0", [1, 1], "INT32")
+        tensor.set_data_from_numpy(np.array([[5]], np.int32))
+        try:
+            c.infer("plain", [tensor], sequence_id=sequence, sequence_start=start)
+        except InferenceServerException as e:
+            text = e.message()
+            return ("503" if "UNAVAILABLE" in e.status() else e.status(),
+                    "sequence_lost" if "was lost with its worker" in text else text)
+        return None
+
+    if protocol == "http":
+        host, port = server.http.split(":")
+        c, step = http_client.HTTPConnection(host, int(port), timeout=60), http
+    else:
+        c, step = grpcclient.InferenceServerClient(server.grpc), grpc_
+    left = dict.fromkeys(ids, 3)  # steps without START until it begins anew; None: it goes on
+    while not done.is_set():
+        for i in ids:
+            start = left[i] is not None and left[i] > 1
+            failed = step(c, i, start)
+            if failed is None:
+                left[i] = None
+                continue
+            failures.append(failed)
+            left[i] = 0 if left[i] is None else left[i] + 1
+    c.close()
+
+
+def test_lost_sequences_say_so(start, tmp_path):
+    """Whenever a worker ends, each request of a sequence whose state it had gets 503 with reason sequence_lost until it begins
+    anew: those that were executed, those that waited, and those that come later."""
+    server = start([sequence_models.repository(tmp_path)])
+    done, failures = threading.Event(), []
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:  # as many sequences as the instance has slots
+        walks = [pool.submit(walk, server, p, [k], done, failures) for k, p in enumerate(["http", "grpc"] * 2, 1)]
+        for _ in range(4):
+            time.sleep(1)
+            for worker in server.workers():
+                os.kill(worker, signal.SIGKILL)
+        time.sleep(3)
+        done.set()
+        for w in walks:
+            w.result(60)
+    counts = {f: failures.count(f) for f in set(failures)}
+    print(counts)
+    assert set(counts) == {LOST} and counts[LOST] >= 4 * 4, counts
+    with opened(server) as c:
+        refused("must specify the START flag", c, "plain", 5, 999, output="OUTPUT0", name="INPUT0")

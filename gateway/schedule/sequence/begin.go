@@ -83,6 +83,7 @@ func (c *Core) open(k key, e *queue.Entry) *sequence {
 		c.held(s, true)
 	}
 	c.live[k] = s
+	c.lost.remove(k)
 	c.shares.join(s, c.ownerOf(c.request(e)), e)
 	if c.backlog.n > 0 || !c.assign(s) {
 		c.backlog.add(s)

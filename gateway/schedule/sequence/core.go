@@ -55,6 +55,7 @@ type Core struct {
 	heads     []queue.Strand // oldest: the next requests of the candidates, by instance
 	deadlines queue.Deadlines
 	doomed    queue.Strand // their sequences ended under them
+	lost      lost
 	rival     *queue.Entry // gives way if it is removed next; nil: none does
 	nextID    uint64       // of iterative sequences that have none
 	waiting   int
@@ -96,6 +97,9 @@ func (c *Core) Admit(e *queue.Entry) error {
 		return nil
 	}
 	s := c.live[c.keyOf(r)]
+	if err := c.admitLost(e, s); err != nil {
+		return err
+	}
 	if p, ok := c.placementOf(r); ok {
 		if err := c.admitPlaced(r, s, &p); err != nil {
 			return err
@@ -410,9 +414,9 @@ func (c *Core) wipe(i int) {
 	}
 	for _, s := range c.slots[i] {
 		if s != nil && s.fate == nil {
+			c.noteLost(s)
 			c.unplace(s, true)
-			c.end(s, infer.Refusef(infer.Unavailable, infer.ReasonWorkerLost,
-				"sequence %s of model '%s' has ended: its state was lost with its worker", name(s.key.id), c.model))
+			c.end(s, c.fateOfLost(s))
 		}
 	}
 }

@@ -28,7 +28,7 @@ func TestDownTellsWhoWaits(t *testing.T) {
 		runtime.Gosched()
 	}
 	s.InstanceDown(0)
-	if err := <-ended; infer.ReasonOf(err) != infer.ReasonWorkerLost || infer.CodeOf(err) != infer.Unavailable {
+	if err := <-ended; infer.ReasonOf(err) != infer.ReasonSequenceLost || infer.CodeOf(err) != infer.Unavailable {
 		t.Errorf("got %v", err)
 	}
 	for seen.queued.Load() != 0 && ctx.Err() == nil {

@@ -56,8 +56,8 @@ func newPair(pattern *stage, held *holds, placed *placed, instances int) (*Core,
 // Do is schedule.Scheduler.Do. Further errors: InvalidArg for a request that belongs to
 // no sequence, or to one that is not known; ResourceExhausted for a START of a caller that
 // may have no further sequence; Unavailable with reason sequence_slots for one that found
-// no slot, with sequence_lost or sequence_unplaced for one that a mesh's picker has not
-// placed here.
+// no slot, with sequence_lost for one whose sequence was lost with its worker, with it or
+// sequence_unplaced for one that a mesh's picker has not placed here.
 // Source: SequenceBatchScheduler::Enqueue of the original, texts likewise.
 func (s *Scheduler) Do(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
 	switch {
@@ -74,14 +74,14 @@ func (s *Scheduler) Do(ctx context.Context, req *infer.Request, send infer.SendF
 		}
 	}
 	if !req.SequenceStart || s.cfg.gateway.Limits == nil || s.cfg.Iterative {
-		return s.driver.Do(ctx, req, send)
+		return s.outcome(req, s.driver.Do(ctx, req, send))
 	}
 	b := begin(ctx, s.cfg.gateway.Limits, req)
 	if b == nil {
-		return s.driver.Do(ctx, req, send)
+		return s.outcome(req, s.driver.Do(ctx, req, send))
 	}
 	defer b.end()
-	return s.driver.DoOf(ctx, req, send, b)
+	return s.outcome(req, s.driver.DoOf(ctx, req, send, b))
 }
 
 // Drain is schedule.Scheduler.Drain. No limit counts a sequence of the scheduler afterwards.

@@ -60,6 +60,7 @@ func (c *Core) key(s *sequence) {
 // sweep frees the slots of what is over, notes what is idle since now, ends what was
 // idle for too long, and lets the backlog in.
 func (c *Core) sweep(now int64) {
+	c.lost.stamp(now, c.rules.idle)
 	for _, s := range c.touched {
 		s.touched = false
 		switch {
