@@ -15,6 +15,7 @@ const (
 	reading              // reads a body
 	serving              // waits for its handler
 	writing
+	lingering // reads away what comes behind its last answer
 )
 
 // phaseBits are those of state that hold the phase.
@@ -40,7 +41,7 @@ func (c *conn) hurry() {
 	switch {
 	case c.place == parked && !c.pending:
 		c.driveLocked()
-	case c.place == driven && c.phase() == idle:
+	case c.place == driven && (c.phase() == idle || c.phase() == lingering):
 		c.deadline(time.Now().Add(restTime))
 	}
 }

@@ -140,9 +140,10 @@ type Server struct {
 	conns   *listen.Accepted[*conn]
 	date    atomic.Pointer[[]byte] // the Date field of this second
 
-	turnTime int64        // turnTime, but in tests
-	patience int64        // listen.Patience, but in tests
-	looks    listen.Looks // of the clock's goroutine: that are left since memory was scarce last
+	turnTime               int64         // turnTime, but in tests
+	patience               int64         // listen.Patience, but in tests
+	lingerIdle, lingerTime time.Duration // the constants, but in tests
+	looks                  listen.Looks  // of the clock's goroutine: that are left since memory was scarce last
 
 	buffers sync.Pool // *[turnBuffer]byte, for turns that the watcher does not take
 
@@ -158,7 +159,8 @@ type Server struct {
 
 // New makes a server; nothing runs before Serve.
 func New(cfg Config, handler Handler, log *slog.Logger) *Server {
-	s := &Server{cfg: cfg, handler: handler, log: log, few: atFew(runtime.GOMAXPROCS(0), len(cfg.Loops) > 0), loops: cfg.Loops, ticks: make(chan struct{}), turnTime: turnTime, patience: listen.Patience, conns: listen.NewAccepted[*conn](log)}
+	s := &Server{cfg: cfg, handler: handler, log: log, few: atFew(runtime.GOMAXPROCS(0), len(cfg.Loops) > 0), loops: cfg.Loops, ticks: make(chan struct{}), turnTime: turnTime, patience: listen.Patience,
+		lingerIdle: lingerIdle, lingerTime: lingerTime, conns: listen.NewAccepted[*conn](log)}
 	cfg.Descriptors.Add(s.resting)
 	if l, ok := handler.(Lighter); ok {
 		s.light = l.Light

@@ -113,23 +113,3 @@ func appendClean(b []byte, s string) []byte {
 	}
 	return b
 }
-
-// lingerTime is how long a client that is still sending may take to read our last
-// answer: closing at once would reset the connection under it.
-const lingerTime = 500 * time.Millisecond
-
-func (c *conn) linger(unread bool) {
-	half, ok := c.nc.(interface{ CloseWrite() error })
-	if !unread || !ok || half.CloseWrite() != nil {
-		return
-	}
-	if c.nc.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
-		return
-	}
-	var sink [4 << 10]byte
-	for range maxDiscard / len(sink) {
-		if _, err := c.nc.Read(sink[:]); err != nil {
-			return
-		}
-	}
-}
