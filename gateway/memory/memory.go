@@ -6,6 +6,8 @@
 package memory
 
 import (
+	"math"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 
@@ -46,17 +48,70 @@ type body struct {
 	done func(*infer.Buffer) // b.free, made once
 }
 
+// arenaMost is the largest block of an arena in which workers keep small blocks (shm.Arena.ReserveSmall): all but a
+// sixty-fourth, or where the size is no power of two, the largest one within it.
+func arenaMost(size int64) int64 {
+	if size&(size-1) == 0 {
+		return size - size/64
+	}
+	return 1 << (bits.Len64(uint64(size)) - 1)
+}
+
+// Most is the largest body that there is memory for when nothing else is out; math.MaxInt64: any is.
+func (m *Bodies) Most() int64 {
+	most := int64(math.MaxInt64)
+	if m.Limit > 0 {
+		most = m.Limit
+	}
+	if m.Arena != nil && m.ArenaSize > 0 {
+		most = min(most, arenaMost(m.ArenaSize))
+	}
+	return most
+}
+
+// Fits refuses n bytes of a request that are more than Most: InvalidArg with reason too_large. nil: at
+// some time there is room for them.
+func (m *Bodies) Fits(n int64) error {
+	if most := m.Most(); n > most {
+		return infer.Refusef(infer.InvalidArg, infer.ReasonTooLarge,
+			"a request of %d bytes never fits into the memory for requests, which is %d bytes", n, most)
+	}
+	return nil
+}
+
+// Aside copies a body that is being received out of the arena, so that its own memory there is not in
+// the way of a larger one. It is counted as Body's, and the caller holds the one reference.
+func (m *Bodies) Aside(data []byte) (*infer.Buffer, error) {
+	n := int64(len(data))
+	if err := m.count(n); err != nil {
+		return nil, err
+	}
+	b := m.fromHeap(n)
+	copy(b.Data, data)
+	return b, nil
+}
+
+// count takes n bytes of the limit.
+func (m *Bodies) count(n int64) error {
+	out := m.out.Add(n)
+	if m.Limit <= 0 || out <= m.Limit {
+		return nil
+	}
+	m.out.Add(-n)
+	m.refused.Note()
+	return infer.Refusef(infer.Unavailable, infer.ReasonMemory,
+		"%d bytes of request bodies are being served, the most is %d", out-n, m.Limit)
+}
+
 // Body gives n bytes, whose content is undefined. Over the limit, or when the arena
-// is full, it is Unavailable with reason memory_full. The caller holds the one
-// reference.
+// is full, it is Unavailable with reason memory_full; for more than Most it is what Fits says. The
+// caller holds the one reference.
 func (m *Bodies) Body(n int64) (*infer.Buffer, error) {
-	if out := m.out.Add(n); m.Limit > 0 && out > m.Limit {
-		m.out.Add(-n)
-		if n <= m.Limit {
-			m.refused.Note()
-		}
-		return nil, infer.Refusef(infer.Unavailable, infer.ReasonMemory,
-			"%d bytes of request bodies are being served, the most is %d", out-n, m.Limit)
+	if err := m.Fits(n); err != nil {
+		return nil, err
+	}
+	if err := m.count(n); err != nil {
+		return nil, err
 	}
 	if n < ArenaFrom || m.Arena == nil {
 		return m.fromHeap(n), nil
@@ -64,9 +119,7 @@ func (m *Bodies) Body(n int64) (*infer.Buffer, error) {
 	data, err := m.Arena.Alloc(n)
 	if err != nil {
 		m.out.Add(-n)
-		if m.ArenaSize == 0 || n <= m.ArenaSize {
-			m.refused.Note()
-		}
+		m.refused.Note()
 		return nil, err
 	}
 	m.arena.Add(n)

@@ -123,7 +123,7 @@ func (l *laneLink) place(e *executor, in *infer.BatchInput, d *wire.Input) error
 // descriptor's length.
 func (l *laneLink) encode(e *executor) (int64, error) {
 	if e.block == nil {
-		block, err := l.arena.Alloc(firstBlock)
+		block, err := l.arena.AllocSmall(firstBlock)
 		if err != nil {
 			return 0, err
 		}
@@ -134,7 +134,7 @@ func (l *laneLink) encode(e *executor) (int64, error) {
 	n := int64(len(d))
 	at := wire.FlagsOffset(n)
 	if at+flags > int64(len(e.block)) {
-		block, err := l.arena.Alloc(2 * (at + flags))
+		block, err := l.arena.AllocSmall(2 * (at + flags))
 		if err != nil {
 			return 0, err
 		}

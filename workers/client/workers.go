@@ -87,6 +87,7 @@ func Start(ctx context.Context, cfg Config, deps Deps) (*Workers, error) {
 	if err != nil {
 		return nil, err
 	}
+	w.memory.ReserveSmall()
 	for i := range cfg.Local {
 		k := newWorker(w, cfg.Local[i].name())
 		k.local = &cfg.Local[i]

@@ -32,6 +32,8 @@ type Arena struct {
 	mu    sync.Mutex
 	buddy *buddy // nil: the peer allocates
 	rest  *buddy // of what is reserved; nil: nothing is
+
+	restAt, restSize int64 // where rest lies
 }
 
 // NewArena makes an arena of size bytes (rounded up to a page) that this process
@@ -92,6 +94,7 @@ func OpenArena(fd int, writable bool) (*Arena, error) {
 	a := &Arena{mem: mem, size: size - more, fd: fd}
 	if writable {
 		a.buddy, a.rest = newBuddy(a.size>>unitShift), newBuddy(more>>unitShift)
+		a.restAt, a.restSize = a.size, more
 	}
 	return a, nil
 }
@@ -160,7 +163,8 @@ func (a *Arena) Alloc(n int64) ([]byte, error) {
 }
 
 // AllocSmall is Alloc for what tells of tensors: an arena that was opened to be allocated from
-// has memory for it which Alloc doesn't give away, 64 KiB, and begins with that.
+// has memory for it which Alloc doesn't give away, 64 KiB, and begins with that; so has one
+// with ReserveSmall.
 func (a *Arena) AllocSmall(n int64) ([]byte, error) {
 	if a.rest == nil || n < 0 || n > reserved {
 		return a.Alloc(n)
@@ -171,8 +175,22 @@ func (a *Arena) AllocSmall(n int64) ([]byte, error) {
 	if !ok {
 		return a.Alloc(n)
 	}
-	off := a.size + int64(start)<<unitShift
+	off := a.restAt + int64(start)<<unitShift
 	return a.mem[off : off+n : off+max(n, 1)], nil
+}
+
+// ReserveSmall sets a sixty-fourth of the arena aside for AllocSmall, a mebibyte at most. It must come before anything is
+// allocated: small blocks that stay lie there together, and not between large ones, for which there would be no room.
+func (a *Arena) ReserveSmall() {
+	n := min(a.size/64, 1<<20)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	start, ok := a.buddy.alloc(unitsOf(n))
+	if !ok || a.rest != nil {
+		panic("shm: ReserveSmall of an arena that is in use")
+	}
+	a.buddy.inUse = 0 // nobody's yet
+	a.rest, a.restAt, a.restSize = newBuddy(int64(unitsOf(n))), int64(start)<<unitShift, int64(unitsOf(n))<<unitShift
 }
 
 // unitsOf is how many units n bytes take, at least one.
@@ -195,8 +213,8 @@ func (a *Arena) FreeAt(off int64) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock() // release panics on a double free
-	if off >= a.size {
-		a.rest.release(uint32((off - a.size) >> unitShift))
+	if a.rest != nil && off >= a.restAt && off < a.restAt+a.restSize {
+		a.rest.release(uint32((off - a.restAt) >> unitShift))
 		return
 	}
 	a.buddy.release(uint32(off >> unitShift))

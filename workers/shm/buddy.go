@@ -65,13 +65,19 @@ func (b *buddy) alloc(n uint32) (uint32, bool) {
 		}
 	}
 	if order >= len(b.free) {
-		return b.allocFirst(n)
+		if start, ok := b.allocFirst(n); ok {
+			return start, true
+		}
+		return b.allocLast(n)
 	}
 	k := order
 	for try := 0; ; try++ {
 		if m := b.nonempty >> order; m != 0 {
 			k = order + bits.TrailingZeros64(m)
 			break
+		}
+		if try > 0 && order >= cacheOrders {
+			return b.allocLast(n)
 		}
 		if try > 0 {
 			return 0, false
@@ -110,6 +116,38 @@ func (b *buddy) allocFirst(n uint32) (uint32, bool) {
 	}
 	b.giveBack(n, end-n)
 	return b.take(0, n), true
+}
+
+// allocLast takes a block at the very end, of as many free blocks as it takes. Little that is in use, and stays, leaves
+// no power of two for more than half of the arena, and lies at its start.
+func (b *buddy) allocLast(n uint32) (uint32, bool) {
+	b.flush()
+	end := uint32(len(b.used))
+	start := end
+	for end-start < n {
+		o, ok := b.freeUntil(start)
+		if !ok {
+			return 0, false
+		}
+		start -= 1 << o
+	}
+	for at := start; at < end; {
+		o, _ := b.freeAt(at)
+		b.remove(o, int(at>>o))
+		at += 1 << o
+	}
+	b.giveBack(start, end-n-start)
+	return b.take(end-n, n), true
+}
+
+// freeUntil is the order of the free block that ends before a unit.
+func (b *buddy) freeUntil(end uint32) (order int, ok bool) {
+	for o := range b.free {
+		if end >= 1<<o && end&(1<<o-1) == 0 && b.free[o].has(int(end>>o)-1) {
+			return o, true
+		}
+	}
+	return 0, false
 }
 
 // freeAt is the order of the free block that starts at a unit.

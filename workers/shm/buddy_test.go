@@ -76,3 +76,34 @@ func tryBuddy(t *testing.T, b *buddy, sizes []uint32, rng *rand.Rand) {
 		t.Errorf("all came back, and yet %d of %d units are given at %d: %v", b.inUse, units, start, ok)
 	}
 }
+
+// TestSmallBlocksLeaveTheRest: what a worker keeps at the start of an arena takes no more from a large block than its
+// own size, also where that is more than half of the arena; afterwards the arena is whole again.
+func TestSmallBlocksLeaveTheRest(t *testing.T) {
+	for _, units := range []int64{1 << 15, 1 << 12, 1 << 20} {
+		b := newBuddy(units)
+		small, _ := b.alloc(32)
+		for range 3 {
+			n := uint32(units) - 32
+			large, ok := b.alloc(n)
+			if !ok || large < 32 || int64(large)+int64(n) > units {
+				t.Fatalf("%d units of %d: at %d, %t", n, units, large, ok)
+			}
+			if _, ok := b.alloc(1); ok {
+				t.Error("there is room behind all of it")
+			}
+			b.release(large)
+			for _, part := range []int64{units/2 + 1, units * 3 / 4} {
+				at, ok := b.alloc(uint32(part))
+				if !ok {
+					t.Fatalf("no room for %d units of %d", part, units)
+				}
+				b.release(at)
+			}
+		}
+		b.release(small)
+		if at, ok := b.alloc(uint32(units)); !ok || at != 0 {
+			t.Errorf("the whole of %d units: at %d, %t", units, at, ok)
+		}
+	}
+}
