@@ -90,6 +90,9 @@ func (g *Gateway) newGRPC(ctx context.Context) (*grpcapi.Server, error) {
 	conf.Transport = grpcapi.Transport(c.Transport)
 	conf.Compression = c.Compression
 	conf.MaxMessage = min(math.MaxInt32, g.cfg.BodyLimit)
+	if conf.Transport == grpcapi.TransportOwn { // which receives messages into that memory
+		conf.MaxMessage = min(conf.MaxMessage, g.bodies.Most())
+	}
 	conf.KeepaliveTime, conf.KeepaliveTimeout = c.KeepaliveTime, c.KeepaliveTimeout
 	conf.PermitWithoutCalls, conf.MinPingInterval = c.PermitWithoutCalls, c.MinPingInterval
 	conf.MaxPingStrikes, conf.MaxPingsWithoutData = c.MaxPingStrikes, c.MaxPingsWithoutData

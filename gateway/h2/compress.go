@@ -58,13 +58,14 @@ func (s *Server) decompress(name string, data []byte, call Call) (*infer.Buffer,
 	if call == nil {
 		return plain, plain.Data[:n], nil
 	}
+	plain, text := s.aside(plain, plain.Data[:n], n)
 	defer plain.Release()
-	memory, err := call.Memory(n, plain.Data[:min(n, peek)])
+	memory, err := call.Memory(n, text[:min(n, peek)])
 	if err != nil {
 		return nil, nil, err
 	}
 	dst := memory.Data[int64(len(memory.Data))-n:]
-	copy(dst, plain.Data[:n])
+	copy(dst, text)
 	return memory, dst, nil
 }
 
@@ -84,7 +85,9 @@ func (s *Server) readAll(r io.Reader, size int64) (memory *infer.Buffer, n int64
 				if n >= s.cfg.MaxMessage {
 					return memory, n, status.Errorf(codes.ResourceExhausted, "grpc: received message after decompression larger than max %d", s.cfg.MaxMessage)
 				}
-				larger, refused := s.deps.Memory.Body(min(4*n, s.cfg.MaxMessage))
+				size := min(4*n, s.cfg.MaxMessage)
+				memory, _ = s.aside(memory, memory.Data, size)
+				larger, refused := s.deps.Memory.Body(size)
 				if refused != nil {
 					return memory, n, refused
 				}

@@ -306,14 +306,33 @@ func (st *Stream) memory(size int64, first []byte) (*infer.Buffer, error) {
 // grow gives a message whose memory is full four times as much.
 func (c *conn) grow(st *Stream) error {
 	in := &st.in
-	old, had := in.memory, in.data
+	size := min(in.length, 4*int64(len(in.data)))
+	old, had := c.s.aside(in.memory, in.data, size)
 	defer old.Release()
 	in.memory, in.data = nil, nil
-	if err := in.place(st, min(in.length, 4*int64(len(had))), had[:min(len(had), peek)]); err != nil {
+	if err := in.place(st, size, had[:min(len(had), peek)]); err != nil {
 		return err
 	}
 	copy(in.data, had)
 	return nil
+}
+
+// aside moves what has come of a message out of the way, if it is to get a piece of memory that is more
+// than half of all there is: there is no room for both. memory is given back, or is what is returned.
+func (s *Server) aside(memory *infer.Buffer, data []byte, size int64) (*infer.Buffer, []byte) {
+	m, ok := s.deps.Memory.(interface {
+		Most() int64
+		Aside(data []byte) (*infer.Buffer, error)
+	})
+	if !ok || size <= m.Most()/2 {
+		return memory, data
+	}
+	other, err := m.Aside(data)
+	if err != nil {
+		return memory, data // that there is no room shows when the larger piece is asked for
+	}
+	memory.Release()
+	return other, other.Data
 }
 
 // complete ends a message.

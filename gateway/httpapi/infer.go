@@ -285,6 +285,11 @@ func (x *exchange) decode(ctx context.Context, call *Call) error {
 	if err != nil {
 		return err
 	}
+	if length >= 0 && b.length > length { // tensors
+		if err := fits(a.bodies, b.length-length); err != nil {
+			return err
+		}
+	}
 	if length == 0 {
 		x.raw = true
 		err = x.rawRequest(b, a.bodies, a.control)

@@ -21,6 +21,8 @@ type handler struct {
 	rate    int64         // Config.MinRate
 	calls   sync.Pool     // of *httpCall
 	large   largeWrites
+
+	lingering lingerings
 }
 
 // httpCall is the transport's part of one call.
@@ -74,9 +76,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.api.Serve(r.Context(), &c.Call, &c.reply)
 	c.body.finish(r.ContentLength)
 	var broken error
+	lingers := false
 	if c.reply.Streamed {
 		c.out.finish()
 	} else {
+		lingers = c.lingers(r) && openLinger(w, r)
 		broken = h.write(w, c)
 	}
 	if ok && r.ProtoMajor == 2 && r.Context().Err() != nil {
@@ -85,6 +89,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.reply.Release()
 	c.Call, c.header.h, c.body, c.out = Call{}, nil, progress{}, pieces{}
 	h.calls.Put(c)
+	if lingers && broken == nil {
+		h.lingering.linger(w, r)
+	}
 	if broken != nil {
 		panic(http.ErrAbortHandler) // which net/http takes for the end of the connection, or the stream of HTTP/2
 	}

@@ -120,6 +120,7 @@ func NewServer(c Config, api *API, log *slog.Logger) *Server {
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: c.MaxStreams, MaxReadFrameSize: 1 << 20,
 			MaxReceiveBufferPerConnection: 16 << 20, MaxReceiveBufferPerStream: 4 << 20},
 	}}
+	s.http.RegisterOnShutdown(h.lingering.stop)
 	if c.Transport == TransportOwn {
 		s.own = h1.New(h1.Config{MaxHeaderBytes: c.MaxHeaderBytes, ReadHeaderTimeout: c.ReadHeaderTimeout, IdleTimeout: c.IdleTimeout,
 			BodyTimeout: c.BodyTimeout, MinRate: c.MinRate, Loops: c.Loops, Scarce: s.scarce,
