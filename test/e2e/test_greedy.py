@@ -151,8 +151,8 @@ def greedy(start, tmp_path):
 
 
 def check_served_again(server, size):
-    """Asks until there is an answer: not at once, since memory is full, but soon. An answer that has no memory waits for it, and
-    those behind it wait too; a request that has none is refused at once."""
+    """Asks until there is an answer, and wants it soon. An answer that has no memory waits for it, and those behind it wait too; a
+    request that has none is refused at once. It comes at once where the slow ones were just dropped."""
     begin, refused = time.monotonic(), 0
     while True:
         status, body = honest(server, size)
@@ -164,7 +164,7 @@ def check_served_again(server, size):
         assert took < SOON, f"for {SOON} s others hear {body}"
         time.sleep(0.1)
     print(f"served again after {took:.1f} s, refused {refused} times")
-    assert 2 < took < SOON, f"{took:.1f} s, refused {refused} times"
+    assert took < SOON, f"{took:.1f} s, refused {refused} times"
 
 
 def no_window(server, size, left, calls):
