@@ -13,8 +13,8 @@ type Batch struct {
 	Also []string
 
 	// Deliver takes the batch's results, one call at a time, never while Execute is
-	// on the stack. The last has More false; after it the instance is free. It must
-	// return soon: no encoding, no I/O.
+	// on the stack. The last has More false; after it the instance is free, if a result
+	// before it has not freed it already. It must return soon: no encoding, no I/O.
 	Deliver func(*Result)
 	// Woke is set by Deliver where it has made a goroutine ready; see Burst.Woke.
 	Woke bool
@@ -74,6 +74,9 @@ type Result struct {
 	Memory  *Buffer
 	Compute ComputeTimes
 	More    bool // further results of this batch follow
+	// Free is set with More, at most once for a batch: its instance takes the next batch
+	// from now on. Requests without final answer stay open until the last result.
+	Free bool
 }
 
 // RequestResult is one response to the request at Index of the batch. Either Response
@@ -94,8 +97,8 @@ type ComputeTimes struct {
 	Input, Infer, Output int64
 }
 
-// Executor executes batches on one instance, one at a time. Schedulers call it;
-// workers/client fits it.
+// Executor executes batches on one instance, one at a time but for those that were freed
+// (Result.Free). Schedulers call it; workers/client fits it.
 type Executor interface {
 	// Execute starts b. It does not block and does not fail: trouble comes as a
 	// Result, later and from another goroutine.

@@ -920,8 +920,11 @@ func (x *LoadRequest) GetLike() uint64 {
 }
 
 type LoadResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Memory        []*MemoryUsage         `protobuf:"bytes,1,rep,name=memory,proto3" json:"memory,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Memory []*MemoryUsage         `protobuf:"bytes,1,rep,name=memory,proto3" json:"memory,omitempty"`
+	// How many requests of one instance may be open in batches that were freed; 0: no
+	// batch is freed before its last result.
+	OpenRequests  uint32 `protobuf:"varint,2,opt,name=open_requests,json=openRequests,proto3" json:"open_requests,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -961,6 +964,13 @@ func (x *LoadResponse) GetMemory() []*MemoryUsage {
 		return x.Memory
 	}
 	return nil
+}
+
+func (x *LoadResponse) GetOpenRequests() uint32 {
+	if x != nil {
+		return x.OpenRequests
+	}
+	return 0
 }
 
 type MemoryUsage struct {
@@ -1165,7 +1175,8 @@ func (x *ExecuteRequest) GetCancel() *Cancel {
 	return nil
 }
 
-// An execution order for one instance. Until its end no other one comes for the instance.
+// An execution order for one instance. Until a result ends or frees it no other one comes
+// for the instance.
 type Batch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`             // not 0; unique among those in flight on a connection
@@ -1902,13 +1913,16 @@ func (x *ExecuteResponse) GetTensors() [][]byte {
 
 // The end of a batch, or a part of it.
 type Result struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Batch         uint64                 `protobuf:"varint,1,opt,name=batch,proto3" json:"batch,omitempty"`
-	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`          // a part: others follow. The last result frees the instance
-	Error         *Error                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`         // the whole batch failed; then no output and no response is set
-	Outputs       []*Output              `protobuf:"bytes,4,rep,name=outputs,proto3" json:"outputs,omitempty"`     // of the whole batch, rows first in the order of the requests
-	Responses     []*Response            `protobuf:"bytes,5,rep,name=responses,proto3" json:"responses,omitempty"` // of single requests, in place of outputs
-	Compute       *ComputeTimes          `protobuf:"bytes,6,opt,name=compute,proto3" json:"compute,omitempty"`     // of the batch; in the last result alone
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Batch     uint64                 `protobuf:"varint,1,opt,name=batch,proto3" json:"batch,omitempty"`
+	More      bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`          // a part: others follow. The last result frees the instance, unless one before it did
+	Error     *Error                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`         // the whole batch failed; then no output and no response is set
+	Outputs   []*Output              `protobuf:"bytes,4,rep,name=outputs,proto3" json:"outputs,omitempty"`     // of the whole batch, rows first in the order of the requests
+	Responses []*Response            `protobuf:"bytes,5,rep,name=responses,proto3" json:"responses,omitempty"` // of single requests, in place of outputs
+	Compute   *ComputeTimes          `protobuf:"bytes,6,opt,name=compute,proto3" json:"compute,omitempty"`     // of the batch; in the last result alone
+	// With more, once for a batch: its instance takes the next batch from now on, and this
+	// batch stays open until its last result. Its inputs stay until then as well.
+	Free          bool `protobuf:"varint,7,opt,name=free,proto3" json:"free,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1983,6 +1997,13 @@ func (x *Result) GetCompute() *ComputeTimes {
 		return x.Compute
 	}
 	return nil
+}
+
+func (x *Result) GetFree() bool {
+	if x != nil {
+		return x.Free
+	}
+	return false
 }
 
 type Output struct {
@@ -3016,9 +3037,10 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\x06config\x18\x06 \x01(\v2\x16.inference.ModelConfigR\x06config\x12:\n" +
 	"\aoptions\x18\a \x01(\v2 .sluice.worker.v2.BackendOptionsR\aoptions\x12<\n" +
 	"\tinstances\x18\b \x03(\v2\x1e.sluice.worker.v2.InstanceSpecR\tinstances\x12\x12\n" +
-	"\x04like\x18\t \x01(\x04R\x04like\"E\n" +
+	"\x04like\x18\t \x01(\x04R\x04like\"j\n" +
 	"\fLoadResponse\x125\n" +
-	"\x06memory\x18\x01 \x03(\v2\x1d.sluice.worker.v2.MemoryUsageR\x06memory\"N\n" +
+	"\x06memory\x18\x01 \x03(\v2\x1d.sluice.worker.v2.MemoryUsageR\x06memory\x12#\n" +
+	"\ropen_requests\x18\x02 \x01(\rR\fopenRequests\"N\n" +
 	"\vMemoryUsage\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x03R\x02id\x12\x1b\n" +
@@ -3085,14 +3107,15 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\arequest\x18\x02 \x01(\rR\arequest\"]\n" +
 	"\x0fExecuteResponse\x120\n" +
 	"\x06result\x18\x01 \x01(\v2\x18.sluice.worker.v2.ResultR\x06result\x12\x18\n" +
-	"\atensors\x18\x02 \x03(\fR\atensors\"\x89\x02\n" +
+	"\atensors\x18\x02 \x03(\fR\atensors\"\x9d\x02\n" +
 	"\x06Result\x12\x14\n" +
 	"\x05batch\x18\x01 \x01(\x04R\x05batch\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12-\n" +
 	"\x05error\x18\x03 \x01(\v2\x17.sluice.worker.v2.ErrorR\x05error\x122\n" +
 	"\aoutputs\x18\x04 \x03(\v2\x18.sluice.worker.v2.OutputR\aoutputs\x128\n" +
 	"\tresponses\x18\x05 \x03(\v2\x1a.sluice.worker.v2.ResponseR\tresponses\x128\n" +
-	"\acompute\x18\x06 \x01(\v2\x1e.sluice.worker.v2.ComputeTimesR\acompute\"\x95\x01\n" +
+	"\acompute\x18\x06 \x01(\v2\x1e.sluice.worker.v2.ComputeTimesR\acompute\x12\x12\n" +
+	"\x04free\x18\a \x01(\bR\x04free\"\x95\x01\n" +
 	"\x06Output\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\tdata_type\x18\x02 \x01(\x0e2\x13.inference.DataTypeR\bdataType\x12\x14\n" +

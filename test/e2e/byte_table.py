@@ -80,10 +80,11 @@ class Table:
                 "parameters": self.parameters(self.take("I")), "outputs": [self.output() for _ in range(self.take("I"))]}
 
     def result(self):
-        version, kind, more, code = self.take("BBBB")
-        assert (version, kind) == (2, 2)
+        version, kind, bits, code = self.take("BBBB")
+        assert (version, kind) == (2, 2) and bits in (0, 1, 3)
         number, *compute = self.take("Qqqq")
-        return {"batch": str(number), "more": bool(more), "error": self.error(code), "compute": dict(zip(("input", "infer", "output"), map(str, compute))),
+        return {"batch": str(number), "more": bool(bits & 1), "free": bool(bits & 2), "error": self.error(code),
+                "compute": dict(zip(("input", "infer", "output"), map(str, compute))),
                 "outputs": [self.output() for _ in range(self.take("I"))], "responses": [self.response() for _ in range(self.take("I"))]}
 
 

@@ -159,6 +159,13 @@ func TestDecodeRefusesNumbers(t *testing.T) {
 			t.Errorf("code %d: %v", n, err)
 		}
 	}
+	for n := range 256 {
+		src := AppendResult(nil, res)
+		src[2] = byte(n)
+		if err := DecodeResult(src, new(Result)); (err == nil) != (n == 0 || n == bitMore || n == bitMore|bitFree) {
+			t.Errorf("bits %d: %v", n, err)
+		}
+	}
 	seen := map[byte]bool{}
 	for _, c := range infer.Codes() {
 		n := errorNumber(c, "no")
@@ -193,6 +200,7 @@ func FuzzDecodeBatch(f *testing.F) {
 func FuzzDecodeResult(f *testing.F) {
 	f.Add(AppendResult(nil, sampleResult()))
 	f.Add(AppendResult(nil, &Result{}))
+	f.Add(AppendResult(nil, &Result{More: true, Free: true}))
 	f.Fuzz(func(t *testing.T, src []byte) {
 		var r, again Result
 		if DecodeResult(src, &r) != nil {

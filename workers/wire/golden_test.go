@@ -35,6 +35,7 @@ func vectors() map[string]any {
 		"result_repeat": &Result{ID: 7, Responses: []Response{{Index: 0, Repeat: true}}},
 		"result_error":  &Result{ID: 7, Code: infer.Unavailable, Err: "no", Reason: infer.ReasonMemory},
 		"result_region": passed,
+		"result_free":   &Result{ID: 7, More: true, Free: true},
 	}
 }
 
@@ -219,6 +220,7 @@ func TestMessagesRefused(t *testing.T) {
 		"no message":        func(m *worker.Result, _ *[][]byte) { m.Error = &worker.Error{Code: worker.Code_INTERNAL} },
 		"duration":          func(m *worker.Result, _ *[][]byte) { m.Compute.Infer = -1 },
 		"datatype":          func(m *worker.Result, _ *[][]byte) { m.Outputs[0].DataType = 15 },
+		"free at the end":   func(m *worker.Result, _ *[][]byte) { m.Free = true },
 	} {
 		t.Run("result "+name, func(t *testing.T) {
 			v := vectors()["result"]

@@ -8,7 +8,7 @@ import (
 // AppendResult writes res behind dst. It allocates only where dst is too small.
 func AppendResult(dst []byte, res *Result) []byte {
 	dst = append(dst, version, kindResult)
-	dst = appendBool(dst, res.More)
+	dst = append(dst, endingNumber(res))
 	dst = append(dst, errorNumber(res.Code, res.Err))
 	dst = le.AppendUint64(dst, res.ID)
 	dst = le.AppendUint64(dst, uint64(res.Compute.Input))
@@ -51,7 +51,7 @@ func appendOutputs(dst []byte, outputs []Output) []byte {
 func DecodeResult(src []byte, res *Result) error {
 	r := reader{src: src}
 	r.begin(kindResult)
-	res.More = r.bool()
+	res.More, res.Free = r.ending()
 	res.Code = r.code()
 	res.ID = r.u64()
 	res.Compute.Input = r.positive("a duration")
@@ -74,6 +74,31 @@ func DecodeResult(src []byte, res *Result) error {
 		p.Outputs = r.outputs(p.Outputs)
 	}
 	return r.end()
+}
+
+// The third byte of a result: bits.
+const (
+	bitMore = 1
+	bitFree = 2 // with bitMore alone
+)
+
+func endingNumber(res *Result) (n byte) {
+	if res.More {
+		n |= bitMore
+	}
+	if res.Free {
+		n |= bitFree
+	}
+	return n
+}
+
+// ending reads whether other results of the batch follow, and whether its instance is free.
+func (r *reader) ending() (more, free bool) {
+	n := r.u8()
+	if n > bitMore|bitFree || n == bitFree {
+		r.fail("a result ends its batch with %d, want 0, %d or %d", n, bitMore, bitMore|bitFree)
+	}
+	return n&bitMore != 0, n&bitFree != 0
 }
 
 func (r *reader) outputs(dst []Output) []Output {

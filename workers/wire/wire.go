@@ -85,6 +85,7 @@ type Input struct {
 type Result struct {
 	ID        uint64 // of the batch
 	More      bool
+	Free      bool         // with More: the instance takes its next batch, and this one stays open
 	Code      infer.Code   // of Err
 	Err       string       // the whole batch failed; "" otherwise
 	Reason    infer.Reason // of Err, where it is a refusal
