@@ -33,6 +33,7 @@ type adder struct {
 	each  bool // it answers each request
 	again int  // executions of a request
 	wg    *sync.WaitGroup
+	busy  atomic.Bool
 	batch atomic.Int64
 	nulls atomic.Int64
 	count map[uint64]int
@@ -40,17 +41,28 @@ type adder struct {
 
 func (a *adder) Cancel(*infer.Batch, int) {}
 
+// Execute also frees the batch now and then, which changes nothing: a sequence's next request
+// needs the last result.
 func (a *adder) Execute(b *infer.Batch) {
+	if a.busy.Swap(true) {
+		a.t.Error("two batches on one instance")
+	}
 	a.wg.Go(func() {
+		if rand.IntN(3) == 0 {
+			b.Deliver(&infer.Result{More: true, Free: true})
+		}
 		time.Sleep(time.Duration(rand.IntN(40)) * time.Microsecond)
 		if a.loses > 0 && rand.IntN(a.loses) == 0 {
+			a.busy.Store(false)
 			b.Deliver(&infer.Result{Err: infer.ErrWorkerLost})
 			a.s.Load().InstanceDown(a.index)
 			time.Sleep(50 * time.Microsecond)
 			a.s.Load().InstanceUp(a.index)
 			return
 		}
-		b.Deliver(a.run(b))
+		res := a.run(b)
+		a.busy.Store(false)
+		b.Deliver(res)
 	})
 }
 

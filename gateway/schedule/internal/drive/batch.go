@@ -26,6 +26,7 @@ type batch struct {
 
 	// Guarded by Driver.mu.
 	ended      bool
+	freed      bool   // its instance takes other batches, and requests of it are open
 	prev, next *batch // inflight
 	post       *batch // the next one to be posted by whoever formed this
 	nulls      int    // items that are null requests

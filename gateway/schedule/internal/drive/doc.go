@@ -10,6 +10,9 @@
 // limiter. Neither is held while an Executor, an Observer or a caller's send runs, nor
 // while other models hear of what the limiter granted them (limit.go).
 //
+// A result may free its instance while its batch stays open (free.go); what a batch is to its
+// instance, and what to its callers, ends apart then.
+//
 // A panic of what is called under the lock ends what waits with an error, and the model
 // goes on with a new core (renew.go).
 //

@@ -13,7 +13,7 @@ func (b *batch) deliver(res *infer.Result) {
 	now := d.deps.Clock.Now()
 	t := b.timesAt(now, res.Compute)
 	if res.More {
-		b.part(res, t)
+		b.part(res, t, now)
 		return
 	}
 	lost := res.Err != nil && errors.Is(res.Err, infer.ErrWorkerLost)
@@ -132,7 +132,9 @@ func (b *batch) end(now int64, lost bool, e *ending) (ended bool) {
 	b.ended, ended = true, true
 	d.settling.Add(1)
 	d.inflight.remove(b)
-	d.limits.ending = b.instance + 1
+	if !b.freed {
+		d.limits.ending = b.instance + 1
+	}
 	entries := b.entriesLocked()
 	if b.stage != nil {
 		b.stageLocked(entries, res)
@@ -140,10 +142,14 @@ func (b *batch) end(now int64, lost bool, e *ending) (ended bool) {
 	if b.era != d.era {
 		entries = nil // another core's
 	}
-	if lost {
+	switch {
+	case b.freed && lost:
+		d.downLocked(b.instance, b.life)
+	case b.freed: // what it was to its instance has ended before
+	case lost:
 		d.health.Lost(b.instance, b.life)
 		d.core.Lost(b.instance, b.life, entries)
-	} else {
+	default:
 		d.health.Done(b.instance)
 		d.core.Done(b.instance, entries)
 	}
@@ -159,7 +165,11 @@ func (b *batch) end(now int64, lost bool, e *ending) (ended bool) {
 	default:
 		b.repeatLocked(e)
 	}
-	d.freedLocked(b.instance, now)
+	if b.freed {
+		d.nextLocked(now) // for what is tried again
+	} else {
+		d.freedLocked(b.instance, now)
+	}
 	b.releaseLocked(e.again)
 	e.whole = true
 	return true

@@ -62,7 +62,10 @@ func (b *batch) endStage(entries []*queue.Entry, res *infer.Result) {
 }
 
 // part is a result that others follow.
-func (b *batch) part(res *infer.Result, t times) {
+func (b *batch) part(res *infer.Result, t times, now int64) {
+	if res.Free {
+		b.free(now)
+	}
 	if b.stage != nil {
 		var n news
 		b.show(res, &n)

@@ -46,12 +46,19 @@ func (w *wild) Execute(b *infer.Batch) {
 func (w *wild) run(b *infer.Batch) {
 	defer w.wg.Done()
 	w.inspect(b)
+	free := rand.IntN(3) == 0
+	if free {
+		w.busy.Store(false)
+		b.Deliver(&infer.Result{More: true, Free: true})
+	}
 	if n := rand.IntN(50); n > 0 {
 		time.Sleep(time.Duration(n) * time.Microsecond)
 	}
 	if w.faults && rand.IntN(40) == 0 {
 		s := w.s.Load()
-		w.busy.Store(false)
+		if !free {
+			w.busy.Store(false)
+		}
 		b.Deliver(&infer.Result{Err: infer.ErrWorkerLost})
 		s.InstanceDown(w.index)
 		time.Sleep(100 * time.Microsecond)
@@ -64,7 +71,9 @@ func (w *wild) run(b *infer.Batch) {
 		}
 	}
 	res := echo(b)
-	w.busy.Store(false)
+	if !free {
+		w.busy.Store(false)
+	}
 	b.Deliver(res)
 }
 
