@@ -102,7 +102,7 @@ func (w *walk) next(n int64) (p piece, ok bool) {
 func (w *walk) segment(j int) (p piece, ok bool) {
 	if len(w.parts) == 0 {
 		s := w.in.Segments[j]
-		data, err := w.x.inst.transport.view(w.first+j, s)
+		data, err := w.x.inst.transport.view(w.x, w.first+j, s)
 		return piece{data: data, n: s.Length}, err == nil
 	}
 	from := &w.parts[j]

@@ -59,6 +59,9 @@ type Config struct {
 	MemoryWait time.Duration
 	// ExitTimeout bounds the drain when a listening worker stops; 0: 30 s.
 	ExitTimeout time.Duration
+	// OpenTimeout is how long nothing may be heard of a request that a backend keeps open
+	// and that has no timeout of its own; 0: 5 min. It is then failed.
+	OpenTimeout time.Duration
 	// CUDALibrary is the CUDA driver's shared library, for regions of device memory; "":
 	// libcuda.so.1, where the dynamic linker finds it. It is loaded when the first is opened.
 	CUDALibrary string
@@ -94,7 +97,7 @@ type Deps struct {
 // Validate reports all faults of c.
 func (c *Config) Validate() error {
 	var errs []error
-	if c.MemoryWait < 0 || c.ExitTimeout < 0 || c.MaxMessage < 0 {
+	if c.MemoryWait < 0 || c.ExitTimeout < 0 || c.OpenTimeout < 0 || c.MaxMessage < 0 {
 		errs = append(errs, errors.New("times and sizes can't be negative"))
 	}
 	if c.Listen == "" {
@@ -138,6 +141,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.ExitTimeout == 0 {
 		c.ExitTimeout = 30 * time.Second
+	}
+	if c.OpenTimeout == 0 {
+		c.OpenTimeout = 5 * time.Minute
 	}
 	if c.CUDALibrary == "" {
 		c.CUDALibrary = "libcuda.so.1"

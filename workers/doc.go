@@ -11,10 +11,15 @@
 // same host passes its descriptors over a socket of their own, and batches name them by slot.
 // What is wrong with such memory is the error of the request that names it, and of no other.
 //
+// A batch that its backend keeps (kept.go) goes on beside the next one of its instance, with an
+// execution of its own, until its last request is answered; keepWatch (keepwatch.go) tells
+// backends of cancellations and fails what is never answered.
+//
 // Every instance has a goroutine that is locked to its thread for life. It waits on
 // its own mailbox or queue; no dispatcher stands between. Handles of models belong to
 // the connection that loaded them, and are unloaded when it ends.
 //
-// Locks, none held while another is taken but in this order: connection.mu, Worker.mu.
-// No backend is called under either.
+// Locks, none held while another is taken but in this order: connection.mu, Worker.mu; and
+// keptBatch.mu before those of opens, keepWatch and the transport. No backend is called under
+// any.
 package workers

@@ -16,13 +16,14 @@ const alignment = 64
 const keptScratch = 64 << 20
 
 // transport is where an instance's batches come from and where its results go. One
-// instance has it; but for close its methods are the instance goroutine's.
+// instance has it; but for close and gone its methods are the instance goroutine's, and for
+// an execution that was kept theirs who hold its lock.
 type transport interface {
 	// receive waits for a batch and decodes it into x.batch and x.flags. errStopped
 	// when none will come any more.
 	receive(x *execution) error
 	// view is the bytes of the k-th segment of the batch, counted over all inputs.
-	view(k int, s wire.Segment) ([]byte, error)
+	view(x *execution, k int, s wire.Segment) ([]byte, error)
 	// alloc takes memory for outputs; x is asked whether waiting still makes sense.
 	alloc(x *execution, n int64) (*block, error)
 	// place notes output data as part of d; b is the block it lies in, nil for none.
@@ -31,7 +32,11 @@ type transport interface {
 	// with the end of a batch the transport does what it can.
 	send(x *execution, d *draft) error
 	// forget gives back blocks of x's that it took itself for a part which was sent.
-	forget(blocks []*block)
+	forget(x *execution, blocks []*block)
+	// keep makes x's memory its own, as the transport receives another batch before x ends.
+	keep(x *execution)
+	// gone says that nobody waits for any result any more.
+	gone() bool
 	// end gives back the memory of the batch but for what was sent.
 	end(x *execution)
 	// close makes receive return errStopped after the batch that is in flight. Any
@@ -69,7 +74,7 @@ func (d *draft) reset(id uint64) {
 }
 
 // execution is one batch on one instance; it fits backend.Batch. It is made once for
-// an instance and reused, so that a batch costs no allocation.
+// an instance and reused, so that a batch costs no allocation; one that was kept is not.
 type execution struct {
 	inst  *instance
 	batch wire.Batch
@@ -92,6 +97,10 @@ type execution struct {
 	open    int   // requests without final answer
 	outputs []wire.Output
 	shapes  []int64
+
+	kept    *keptBatch   // the batch goes on when Execute returns; nil: it ends then
+	encoded []byte       // a result's descriptor on its way to the lane
+	source  *streamBatch // what came by the stream; nil: it came by the lane
 
 	window   int     // the request that the backend sees; noWindow: all of them
 	apart    bool    // requests are executed one by one
@@ -186,7 +195,7 @@ func (x *execution) inputData(i, k int) (data []byte, gather int64, err error) {
 	}
 	var n int64
 	for i, s := range in.Segments {
-		data, err = x.inst.transport.view(k+i, s)
+		data, err = x.inst.transport.view(x, k+i, s)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -221,7 +230,7 @@ func (x *execution) gather(total int64) error {
 				if taken > 0 {
 					break
 				}
-				data, err := x.inst.transport.view(k+j, s)
+				data, err := x.inst.transport.view(x, k+j, s)
 				if err != nil {
 					return err
 				}
@@ -287,6 +296,9 @@ func (x *execution) finish(err error) {
 func (x *execution) release() {
 	x.inst.transport.end(x)
 	x.releaseRegions()
+	if x.kept != nil {
+		return // it is not used again, and who kept it may look at it
+	}
 	if len(x.scratch) > keptScratch {
 		x.scratch = nil
 	}
@@ -326,10 +338,17 @@ func (x *execution) Requests() []backend.Request {
 }
 
 // InputDone fits backend.Batch.
-func (x *execution) InputDone() { x.inputEnd = infer.Now() }
+func (x *execution) InputDone() {
+	if x.kept == nil {
+		x.inputEnd = infer.Now()
+	}
+}
 
 // InferDone fits backend.Batch.
 func (x *execution) InferDone() {
+	if x.kept != nil {
+		return
+	}
 	x.inferEnd = infer.Now()
 	if x.inputEnd == 0 {
 		x.inputEnd = x.start

@@ -16,7 +16,7 @@ import (
 // heapTransport gives every segment as many zeros as it says.
 type heapTransport struct{ queue }
 
-func (h *heapTransport) view(_ int, s wire.Segment) ([]byte, error) {
+func (h *heapTransport) view(_ *execution, _ int, s wire.Segment) ([]byte, error) {
 	const most = 1 << 16
 	if s.Length > most {
 		return nil, infer.Errorf(infer.Internal, "too long")

@@ -91,7 +91,9 @@ func startLocal(t testing.TB, config workers.Config, deps workers.Deps, response
 	}
 	ours, theirs := sockets(t)
 	g.conns = ours
-	deps.Log = logger(t)
+	if deps.Log == nil {
+		deps.Log = logger(t)
+	}
 	deps.Conn = theirs
 	deps.Shared = &workers.Shared{
 		Requests:  must(shm.OpenArena(dup(t, g.requests.FD()), false))(t),

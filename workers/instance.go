@@ -32,6 +32,9 @@ type instance struct {
 	iterative  bool // requests may ask to be executed again
 	scattered  scattered
 
+	keeps bool  // batches may be kept
+	opens opens // that were
+
 	passes bool   // an answer may name an input of its request
 	apart  bool   // requests of a batch may be executed one by one
 	choice choice // whether they are; the goroutine's
@@ -58,16 +61,17 @@ func (inst *instance) run(ctx context.Context, ready chan<- error) {
 	}
 	x := &execution{inst: inst}
 	for {
-		switch err := inst.transport.receive(x); {
-		case err == errStopped:
-			inst.closeErr = inst.closeBackend(made)
-			return
-		case err != nil:
-			inst.connection.corrupt(err)
+		if err := inst.transport.receive(x); err != nil {
+			if err != errStopped {
+				inst.connection.corrupt(err)
+			}
+			inst.opens.wait()
 			inst.closeErr = inst.closeBackend(made)
 			return
 		}
-		inst.execute(x, made)
+		if inst.execute(x, made); x.kept != nil {
+			x = &execution{inst: inst}
+		}
 	}
 }
 
@@ -101,7 +105,7 @@ func (inst *instance) closeBackend(made backend.Instance) (err error) {
 	return made.Close()
 }
 
-// execute takes one decoded batch to its final result.
+// execute takes one decoded batch to its final result, or to where its instance is free.
 func (inst *instance) execute(x *execution, made backend.Instance) {
 	err := x.prepare()
 	switch {
@@ -118,6 +122,10 @@ func (inst *instance) execute(x *execution, made backend.Instance) {
 		if err == nil {
 			x.measure(x.batch.Rows)
 		}
+	}
+	if x.kept != nil {
+		x.kept.leave(err)
+		return
 	}
 	x.finish(err)
 	if err := inst.transport.send(x, &x.final); err != nil {

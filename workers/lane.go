@@ -67,10 +67,9 @@ func newLane(s Shared, wait time.Duration) *lane {
 
 // mailbox is the transport of one instance on the lane.
 type mailbox struct {
-	lane    *lane
-	index   uint32
-	box     *shm.Mailbox
-	encoded []byte
+	lane  *lane
+	index uint32
+	box   *shm.Mailbox
 }
 
 func (l *lane) newTransport(index uint32) (transport, error) {
@@ -111,7 +110,7 @@ func (t *mailbox) receive(x *execution) error {
 	return nil
 }
 
-func (t *mailbox) view(_ int, s wire.Segment) ([]byte, error) {
+func (t *mailbox) view(_ *execution, _ int, s wire.Segment) ([]byte, error) {
 	if s.Offset&wire.InAnswers != 0 {
 		return t.lane.Responses.View(s.Offset&^wire.InAnswers, s.Length)
 	}
@@ -148,12 +147,12 @@ func (t *mailbox) place(d *draft, b *block, data []byte) wire.Segment {
 // send announces d. Where no memory is left for its descriptor a part is refused, and
 // the batch's end is a fault.
 func (t *mailbox) send(x *execution, d *draft) error {
-	t.encoded = wire.AppendResult(t.encoded[:0], &d.result)
+	x.encoded = wire.AppendResult(x.encoded[:0], &d.result)
 	c := shm.Completion{Batch: x.batch.ID, Mailbox: t.index}
-	mem, err := t.lane.alloc(x, int64(len(t.encoded)), t.lane.Responses.AllocSmall)
+	mem, err := t.lane.alloc(x, int64(len(x.encoded)), t.lane.Responses.AllocSmall)
 	switch {
 	case err == nil:
-		copy(mem, t.encoded)
+		copy(mem, x.encoded)
 		c.Offset, _ = t.lane.Responses.Offset(mem)
 		c.Length = int64(len(mem))
 		c.Token = t.lane.keep(mem, d.blocks)
@@ -176,7 +175,11 @@ func (t *mailbox) end(x *execution) {
 	}
 }
 
-func (t *mailbox) forget(blocks []*block) {
+func (*mailbox) keep(*execution) {}
+
+func (t *mailbox) gone() bool { return t.lane.gone.Load() }
+
+func (t *mailbox) forget(_ *execution, blocks []*block) {
 	t.lane.mu.Lock()
 	defer t.lane.mu.Unlock()
 	for _, b := range blocks {

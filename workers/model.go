@@ -23,7 +23,11 @@ type model struct {
 	instances []*instance
 	queues    []*queue      // by instance; nil for those on the lane. Valid after ready
 	ready     chan struct{} // closed when load has returned
-	err       error         // of load; valid after ready
+
+	openRequests int  // most open requests of an instance that was freed
+	keeps        bool // its backend may keep batches
+
+	err error // of load; valid after ready
 
 	stopOnce sync.Once
 	stopped  chan struct{} // closed when everything is closed
@@ -80,6 +84,8 @@ func (m *model) load(ctx context.Context, w *Worker, c *connection, r *worker.Lo
 		}
 		m.loaded = share(made)
 	}
+	m.openRequests = openRequests(b.Info(), m.spec.Config)
+	m.keeps = b.Info().OpenRequests > 0
 	for i, s := range r.GetInstances() {
 		if err = m.addInstance(ctx, w, c, s, specs[i]); err != nil {
 			break
@@ -104,7 +110,9 @@ func (m *model) addInstance(ctx context.Context, w *Worker, c *connection, s *wo
 		decoupled: m.spec.Config.GetModelTransactionPolicy().GetDecoupled(),
 		iterative: m.spec.Config.GetSequenceBatching().GetIterativeSequence(),
 		scattered: scatteredOf(m.spec.Config),
-		apart:     mayBeApart(m, spec),
+		apart:     !m.keeps && mayBeApart(m, spec),
+		keeps:     m.keeps,
+		opens:     opens{most: m.openRequests, changed: make(chan struct{}, 1)},
 		log:       w.log.With("model", m.spec.Name, "version", m.spec.Version, "instance", spec.Name),
 	}
 	_, local := t.(*mailbox)

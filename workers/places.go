@@ -121,7 +121,7 @@ func (x *execution) placedInput(i, k int) (data []byte, gather int64, err error)
 		if slot, off, ok := s.Region(); ok {
 			p, err = x.regionPart(&at, slot, off, s.Length)
 			placed += p.n
-		} else if p.data, err = x.inst.transport.view(k+j, s); err == nil {
+		} else if p.data, err = x.inst.transport.view(x, k+j, s); err == nil {
 			p.n = s.Length
 			err = at.skip(p.data)
 		}
@@ -344,7 +344,7 @@ func (t *target) fits(name string, n int64) error {
 
 // AllocOutput fits backend.Batch.
 func (x *execution) AllocOutput(name string, n int64) ([]byte, error) {
-	if i := x.only(); i >= 0 && x.placed && n >= 0 {
+	if i := x.only(); i >= 0 && x.placed && n >= 0 && x.kept == nil {
 		if t, ok := x.target(i, name); ok {
 			if err := t.fits(name, n); err != nil {
 				return nil, err

@@ -15,8 +15,9 @@ type request struct {
 	wire     *wire.Request
 	first    int // its first row in the batch
 	answered bool
-	failed   bool // with an error
-	lost     bool // it was failed, and its backend does not know
+	failed   bool   // with an error
+	lost     bool   // it was failed, and its backend does not know
+	gone     uint32 // set atomically: nobody waits for it, though its flag doesn't say so
 	inputs   []infer.Tensor
 }
 
@@ -40,7 +41,9 @@ func (r *request) Wants(output string) bool {
 }
 
 // Cancelled fits backend.Request.
-func (r *request) Cancelled() bool { return atomic.LoadUint32(&r.x.flags[r.wire.Cancel]) != 0 }
+func (r *request) Cancelled() bool {
+	return atomic.LoadUint32(&r.gone) != 0 || atomic.LoadUint32(&r.x.flags[r.wire.Cancel]) != 0
+}
 
 // Inputs fits backend.Request.
 func (r *request) Inputs() []infer.Tensor {

@@ -10,6 +10,13 @@ import (
 
 // Alloc fits backend.Batch.
 func (x *execution) Alloc(n int64) ([]byte, error) {
+	if x.kept != nil {
+		return nil, x.misused(throughBatch)
+	}
+	return x.alloc(n)
+}
+
+func (x *execution) alloc(n int64) ([]byte, error) {
 	if n < 0 {
 		return nil, infer.Errorf(infer.Internal, "the model asked for %d bytes of memory", n)
 	}
@@ -23,6 +30,9 @@ func (x *execution) Alloc(n int64) ([]byte, error) {
 
 // Outputs fits backend.Batch.
 func (x *execution) Outputs(outputs []infer.Tensor) error {
+	if x.kept != nil {
+		return x.misused(throughBatch)
+	}
 	if x.open == 0 {
 		return x.misused("answered a batch that had all its answers")
 	}
@@ -90,6 +100,9 @@ func (x *execution) split(outputs []infer.Tensor) error {
 
 // Respond fits backend.Batch.
 func (x *execution) Respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error {
+	if x.kept != nil {
+		return x.misused(throughBatch)
+	}
 	return x.respond(x.index(i), outputs, params, final)
 }
 
@@ -101,7 +114,7 @@ func (x *execution) respond(i int, outputs []infer.Tensor, params infer.Params, 
 		return x.misused(fmt.Sprintf("answered request %d, which had its final answer", i))
 	}
 	d := &x.final
-	if !final || x.inst.decoupled {
+	if x.leaves(final) {
 		d = &x.part
 		d.reset(x.batch.ID)
 		d.result.More = true
@@ -127,16 +140,28 @@ func (x *execution) respond(i int, outputs []infer.Tensor, params infer.Params, 
 	return nil
 }
 
+// leaves says that an answer leaves at once: another one of its request may follow, or others of
+// a batch that was kept.
+func (x *execution) leaves(final bool) bool {
+	if x.kept != nil {
+		return !final || x.open > 1
+	}
+	return !final || x.inst.decoupled
+}
+
 // parted forgets what a part needed once it was sent, or was refused: an execution may
 // send any number of them.
 func (x *execution) parted(blocks, outputs, shapes int) {
-	x.inst.transport.forget(x.blocks[blocks:])
+	x.inst.transport.forget(x, x.blocks[blocks:])
 	clear(x.blocks[blocks:])
 	x.blocks, x.outputs, x.shapes = x.blocks[:blocks], x.outputs[:outputs], x.shapes[:shapes]
 }
 
 // Repeat fits backend.Batch.
 func (x *execution) Repeat(i int, outputs []infer.Tensor) error {
+	if x.kept != nil {
+		return x.misused(throughBatch)
+	}
 	if i = x.index(i); x.isLost(i) {
 		return nil
 	}
@@ -158,7 +183,14 @@ func (x *execution) Repeat(i int, outputs []infer.Tensor) error {
 
 // Fail fits backend.Batch.
 func (x *execution) Fail(i int, err error) error {
-	if i = x.index(i); x.isLost(i) {
+	if x.kept != nil {
+		return x.misused(throughBatch)
+	}
+	return x.failOne(x.index(i), err)
+}
+
+func (x *execution) failOne(i int, err error) error {
+	if x.isLost(i) {
 		return nil
 	}
 	if i < 0 || x.requests[i].answered || err == nil {
@@ -174,6 +206,9 @@ func (x *execution) fail(i int, err error) {
 	x.final.result.Responses = append(x.final.result.Responses, wire.Response{
 		Index: i, Final: true, Code: infer.CodeOf(err), Reason: infer.ReasonOf(err), Err: textOf(err)})
 }
+
+// throughBatch is what a backend has done that uses a Batch after it was kept.
+const throughBatch = "used a batch that it kept, in place of what Keep returned"
 
 func (x *execution) misused(what string) error {
 	x.inst.worker.faults.Add(1)
@@ -227,7 +262,7 @@ func (x *execution) output(d *draft, t *infer.Tensor, request int) (wire.Output,
 	data := t.Data
 	b := x.blockOf(data)
 	if b == nil {
-		mem, err := x.Alloc(int64(len(data)))
+		mem, err := x.alloc(int64(len(data)))
 		if err != nil {
 			return wire.Output{}, err
 		}

@@ -14,6 +14,7 @@ import (
 type scripted struct {
 	execute atomic.Value // func(b backend.Batch) error
 	failAt  int          // the instance that can't be made, from 1; 0: none
+	open    int          // open requests that it declares
 
 	mu      sync.Mutex
 	made    []*scriptedInstance // guarded by mu
@@ -28,7 +29,7 @@ type scriptedInstance struct {
 }
 
 func (s *scripted) factory(map[string]string) (backend.Backend, error) { return s, nil }
-func (s *scripted) Info() backend.Info                                 { return backend.Info{} }
+func (s *scripted) Info() backend.Info                                 { return backend.Info{OpenRequests: s.open} }
 func (s *scripted) Close() error                                       { return nil }
 
 func (s *scripted) Describe(context.Context, backend.Spec) (*backend.Description, error) {

@@ -48,7 +48,6 @@ type queue struct {
 	ch     chan *streamBatch // sends are under mu
 	closed bool              // guarded by mu
 
-	now    *streamBatch
 	heap   []byte // for outputs; used again by every batch
 	used   int64
 	wanted int64
@@ -86,22 +85,25 @@ func (q *queue) receive(x *execution) error {
 	if !ok {
 		return errStopped
 	}
-	q.now = b
+	x.source = b
 	x.batch, b.batch = b.batch, x.batch
 	x.flags = b.flags
 	return nil
 }
 
-func (q *queue) view(k int, s wire.Segment) ([]byte, error) {
-	if k >= len(q.now.tensors) || int64(len(q.now.tensors[k])) != s.Length {
+func (q *queue) view(x *execution, k int, s wire.Segment) ([]byte, error) {
+	if k >= len(x.source.tensors) || int64(len(x.source.tensors[k])) != s.Length {
 		return nil, infer.Errorf(infer.Internal, "segment %d of a batch has %d bytes, and no tensor of that size came with it", k, s.Length)
 	}
-	return q.now.tensors[k], nil
+	return x.source.tensors[k], nil
 }
 
-func (q *queue) alloc(_ *execution, n int64) (*block, error) {
+func (q *queue) alloc(x *execution, n int64) (*block, error) {
 	if n > q.limit {
 		return nil, infer.Refusef(infer.Unavailable, infer.ReasonMemory, "%d bytes of outputs are more than the %d that a message may have", n, q.limit)
+	}
+	if x.kept != nil {
+		return &block{mem: alignedBytes(n), refs: 1}, nil
 	}
 	at := roundUp(q.used)
 	q.wanted += roundUp(n)
@@ -120,7 +122,7 @@ func (q *queue) place(d *draft, _ *block, data []byte) wire.Segment {
 }
 
 func (q *queue) send(x *execution, d *draft) error {
-	err := q.now.stream.send(&worker.ExecuteResponse{Result: wire.ResultMessage(&d.result), Tensors: d.tensors})
+	err := x.source.stream.send(&worker.ExecuteResponse{Result: wire.ResultMessage(&d.result), Tensors: d.tensors})
 	if err == nil || d.result.More {
 		return err
 	}
@@ -129,23 +131,34 @@ func (q *queue) send(x *execution, d *draft) error {
 	x.inst.log.Error("a batch's result could not be sent", "error", err)
 	failed := wire.Result{ID: x.batch.ID, Code: infer.Unavailable, Reason: infer.ReasonTooLarge,
 		Err: "the outputs of the batch are too large to be sent"}
-	_ = q.now.stream.send(&worker.ExecuteResponse{Result: wire.ResultMessage(&failed)})
+	_ = x.source.stream.send(&worker.ExecuteResponse{Result: wire.ResultMessage(&failed)})
 	return nil
 }
 
-func (q *queue) forget(blocks []*block) {
+// keep gives x the memory for outputs, and the next batch another.
+func (q *queue) keep(*execution) { q.heap, q.used, q.wanted = nil, 0, 0 }
+
+// gone is what the flags of each batch say: its stream ends by itself.
+func (*queue) gone() bool { return false }
+
+func (q *queue) forget(x *execution, blocks []*block) {
+	if x.kept != nil {
+		return
+	}
 	for _, b := range blocks {
 		q.wanted -= roundUp(int64(len(b.mem)))
 	}
 }
 
-func (q *queue) end(*execution) {
-	if q.wanted > int64(len(q.heap)) && q.wanted <= keptScratch {
-		q.heap = alignedBytes(q.wanted)
+func (q *queue) end(x *execution) {
+	if x.kept == nil {
+		if q.wanted > int64(len(q.heap)) && q.wanted <= keptScratch {
+			q.heap = alignedBytes(q.wanted)
+		}
+		q.used, q.wanted = 0, 0
 	}
-	q.used, q.wanted = 0, 0
-	q.now.stream.finish(q.now)
-	q.now = nil
+	x.source.stream.finish(x.source)
+	x.source = nil
 }
 
 // errStreamEnded is a send to a gateway that has gone.

@@ -51,6 +51,8 @@ type Worker struct {
 	cuda     *cuda.Device // valid after cudaOnce; nil: it could not be opened
 	cudaErr  error
 
+	kept *keepWatch // over what backends keep
+
 	hostMemory   *footprint
 	deviceMemory *footprint // nil: no GPU, or nothing tells
 
@@ -86,6 +88,7 @@ func New(config Config, deps Deps) (*Worker, error) {
 		stopping: make(chan struct{}), lost: make(chan struct{}),
 		backends: map[string]*opened{}, connections: map[*connection]struct{}{},
 	}
+	w.kept = newKeepWatch(config.OpenTimeout)
 	w.hostMemory = newFootprint(privateBytes)
 	if config.Device.GPU && deps.GPU != nil {
 		w.deviceMemory = newFootprint(w.deviceBytes)
@@ -121,6 +124,7 @@ func (w *Worker) Run(ctx context.Context, ready func(net.Addr)) error {
 	if err != nil {
 		return errors.Join(err, w.closeInherited())
 	}
+	defer w.kept.start()()
 	served := make(chan error, 1)
 	go func() { served <- w.server.Serve(l) }()
 	if ready != nil {

@@ -22,7 +22,13 @@ type Info struct {
 	Version     string // of the library underneath; "" where there is none
 	GPU         bool   // instances on GPUs are possible in this process
 	Unavailable string // why nothing can be loaded; "" where it can
+	// OpenRequests is how many requests of an instance may be open in batches that it kept
+	// (Batch.Keep) when it takes its next one; 0: it keeps none. At most MaxOpenRequests.
+	OpenRequests int
 }
+
+// MaxOpenRequests bounds Info.OpenRequests.
+const MaxOpenRequests = 1 << 16
 
 // Backend loads model versions.
 type Backend interface {
@@ -77,14 +83,17 @@ type InstanceSpec struct {
 
 // Instance executes batches, one at a time.
 type Instance interface {
-	// Execute answers every request of b, through b's methods, before it returns.
-	// Where it returns an error, the requests that have no final answer get it.
+	// Execute answers every request of b, through b's methods, before it returns, unless
+	// b was kept. Where it returns an error, the requests that have no final answer get it.
 	Execute(b Batch) error
+	// Close comes when no batch is kept any more. Nothing of the instance's may use one
+	// when it returns.
 	Close() error
 }
 
 // Batch is one execution as a backend sees it. Inputs are read-only and valid until
-// Execute returns. Its methods may be called by Execute's goroutine alone.
+// Execute returns, or longer where the batch is kept. Its methods may be called by Execute's
+// goroutine alone.
 type Batch interface {
 	// Rows is the sum of the requests' rows; 0 for a model without batch dimension.
 	Rows() int
@@ -124,6 +133,44 @@ type Batch interface {
 	// "compute infer" for statistics; the rest until Execute returns is "output".
 	InputDone()
 	InferDone()
+
+	// Keep keeps the batch when Execute returns: its requests without final answer stay
+	// open, and are answered through the Open alone, from now on. An error of Execute goes
+	// to those that are open then. The instance gets its next batch as soon as this one's
+	// requests have room among its open ones (Info.OpenRequests), and until then waits for
+	// others to be answered; one of a model with a sequence batcher gets it when this one
+	// has ended. It is an error where the backend declares no open requests, where all are
+	// answered, and the second time.
+	Keep() (Open, error)
+}
+
+// Open is a batch that was kept. Its methods may be called by any goroutine, also while
+// Execute runs, and none of them waits for another request's answer. It ends with the final
+// answer of its last request; then its methods fail, and its inputs are gone. A request of
+// which nothing is heard for too long (the worker's open request timeout) is failed by the
+// worker, its Watch is told before, and what is answered to it after that is dropped.
+type Open interface {
+	// Requests are all of the batch. They are valid until the batch ends, and their
+	// inputs until then or Release.
+	Requests() []Request
+	// Alloc is that of Batch: what it gives is freed when the batch has ended.
+	Alloc(n int64) ([]byte, error)
+	// Respond answers request i; final says that no other answer follows. Data in memory
+	// from Alloc is not copied, other data is before it returns. After an error the request
+	// is as open as before.
+	Respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error
+	// Fail ends request i with an error.
+	Fail(i int, err error) error
+	// Watch has f called, on a goroutine of its own, when request i's own timeout has
+	// passed (the reason of cause is deadline; the request goes on), and when it is
+	// cancelled (cancelled) or failed by the worker (none), which is the last call. f is not
+	// called when the request has its final answer, which may come while it runs. It
+	// replaces an f that was given before, and is called soon where the request is
+	// cancelled already.
+	Watch(i int, f func(cause error))
+	// Release gives the inputs of all requests back before their answers: they may not be
+	// read any more.
+	Release()
 }
 
 // Request is one request of a batch.

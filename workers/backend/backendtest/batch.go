@@ -3,6 +3,8 @@ package backendtest
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -39,6 +41,9 @@ type Batch struct {
 	blocks   [][]byte
 	faults   []string
 	ended    bool
+	kept     *openBatch // what Keep gave; nil: nothing
+
+	mu sync.Mutex // over all of it once it is kept
 
 	// InputMarks and InferMarks count the calls of InputDone and InferDone.
 	InputMarks, InferMarks int
@@ -85,16 +90,34 @@ func (b *Batch) append(k int, t *infer.Tensor) {
 }
 
 // Cancel flags request i as cancelled. Any goroutine may call it.
-func (b *Batch) Cancel(i int) { b.own[i].cancelled.Store(true) }
+func (b *Batch) Cancel(i int) {
+	b.own[i].cancelled.Store(true)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.kept != nil {
+		b.kept.tell(i)
+	}
+}
 
 // Run executes b on inst and ends it by the rules: an error of Execute goes to the
-// requests without final answer; without one, every request must have its own.
+// requests without final answer; without one, every request must have its own. A batch that
+// was kept is waited for.
 func (b *Batch) Run(inst backend.Instance) {
+	b.Begin(inst)
+	b.Wait()
+}
+
+// Begin is Run without waiting for a batch that was kept.
+func (b *Batch) Begin(inst backend.Instance) {
 	b.End(inst.Execute(b))
 }
 
 // End does what a worker does after Execute returned err.
 func (b *Batch) End(err error) {
+	if b.kept != nil {
+		b.kept.left(err)
+		return
+	}
 	b.ended = true
 	for i := range b.answers {
 		a := &b.answers[i]
@@ -110,10 +133,18 @@ func (b *Batch) End(err error) {
 }
 
 // Answers are what the requests got so far.
-func (b *Batch) Answers() []Answer { return b.answers }
+func (b *Batch) Answers() []Answer {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.answers)
+}
 
 // Faults are the broken rules of backend.Batch, in words.
-func (b *Batch) Faults() []string { return b.faults }
+func (b *Batch) Faults() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.faults)
+}
 
 func (b *Batch) fault(format string, args ...any) error {
 	b.faults = append(b.faults, fmt.Sprintf(format, args...))
@@ -137,6 +168,13 @@ func (b *Batch) InferDone() { b.InferMarks++ }
 
 // Alloc fits backend.Batch. The memory holds garbage, as an arena's does.
 func (b *Batch) Alloc(n int64) ([]byte, error) {
+	if b.kept != nil {
+		return nil, b.misuse()
+	}
+	return b.alloc(n)
+}
+
+func (b *Batch) alloc(n int64) ([]byte, error) {
 	if n < 0 {
 		return nil, b.fault("Alloc of %d bytes", n)
 	}
@@ -172,6 +210,9 @@ func (b *Batch) Passes(string, []byte) bool { return false }
 
 // Outputs fits backend.Batch.
 func (b *Batch) Outputs(outputs []infer.Tensor) error {
+	if b.kept != nil {
+		return b.misuse()
+	}
 	if err := b.check(outputs); err != nil {
 		return err
 	}
@@ -195,6 +236,13 @@ func (b *Batch) Outputs(outputs []infer.Tensor) error {
 
 // Respond fits backend.Batch.
 func (b *Batch) Respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error {
+	if b.kept != nil {
+		return b.misuse()
+	}
+	return b.respond(i, outputs, params, final)
+}
+
+func (b *Batch) respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error {
 	if b.ended || i < 0 || i >= len(b.answers) || b.answers[i].Final {
 		return b.fault("answer to request %d, which has its final one", i)
 	}
@@ -212,6 +260,13 @@ func (b *Batch) Repeat(i int, _ []infer.Tensor) error {
 
 // Fail fits backend.Batch.
 func (b *Batch) Fail(i int, err error) error {
+	if b.kept != nil {
+		return b.misuse()
+	}
+	return b.fail(i, err)
+}
+
+func (b *Batch) fail(i int, err error) error {
 	if b.ended || i < 0 || i >= len(b.answers) || b.answers[i].Final || err == nil {
 		return b.fault("failure %v of request %d, which has its final answer", err, i)
 	}

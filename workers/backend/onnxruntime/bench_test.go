@@ -3,6 +3,7 @@
 package onnxruntime
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -38,6 +39,7 @@ func (b *fastBatch) Fail(_ int, err error) error                           { ret
 func (b *fastBatch) Repeat(int, []infer.Tensor) error                      { return nil }
 func (b *fastBatch) InputDone()                                            {}
 func (b *fastBatch) InferDone()                                            {}
+func (b *fastBatch) Keep() (backend.Open, error)                           { return nil, errors.New("kept") }
 
 type fastRequest struct{ inputs []infer.Tensor }
 
