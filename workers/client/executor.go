@@ -12,8 +12,9 @@ import (
 type link interface {
 	// post sends e.batch, which is e.current. An error means that it was not sent.
 	post(e *executor) error
-	// cancel says that nobody waits for request i of e.current any more.
-	cancel(e *executor, i int)
+	// cancel says that nobody waits for request i of a batch any more, which is in flight
+	// and whose cancel flags those are.
+	cancel(batch uint64, flags []uint32, i int)
 }
 
 // executor is one instance as a scheduler sees it: infer.Executor. It outlives the
@@ -31,17 +32,18 @@ type executor struct {
 	link    link          // guarded by mu: nil while the instance is down
 	stopped bool          // guarded by mu: unloaded, nothing will come up again
 	handle  uint64        // guarded by mu: of the version in the worker that link is
-	current *infer.Batch  // guarded by mu: in flight
+	current *infer.Batch  // guarded by mu: in flight, and the instance takes no other
+	opens   opens         // guarded by mu: in flight, and the instance is free of them
 	batch   wire.Batch    // guarded by mu: its descriptor
 	copies  [][]byte      // guarded by mu: blocks of the arena that inputs were copied to
 	block   []byte        // guarded by mu: where descriptors stand in the arena, kept if it is no large one
 	flags   []uint32      // guarded by mu: the cancel flags of current, in block
-	over    chan struct{} // guarded by mu: closed when current has ended, where somebody waits
+	over    chan struct{} // guarded by mu: closed when nothing is in flight, where somebody waits
 
 	// The goroutine's that reads results.
 	result   wire.Result
 	raw      []byte
-	answered answered
+	answered answered // of current
 }
 
 // Place names the instance and its worker, for spans.
@@ -87,27 +89,51 @@ func (e *executor) startLocked(b *infer.Batch) error {
 func (e *executor) Cancel(b *infer.Batch, i int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.current == b && e.link != nil && i >= 0 && i < len(b.Requests) {
-		e.link.cancel(e, i)
+	if e.link == nil || i < 0 || i >= len(b.Requests) {
+		return
+	}
+	if e.current == b {
+		e.link.cancel(b.ID, e.flags, i)
+	} else if o := e.opens.find(b.ID); o != nil && o.batch == b {
+		e.link.cancel(b.ID, o.flags, i)
 	}
 }
 
-// find is the batch in flight, if it has that ID.
-func (e *executor) find(id uint64) *infer.Batch {
+// find is the batch in flight that has that ID, and which of its requests were answered; nil:
+// there is none.
+func (e *executor) find(id uint64) (*infer.Batch, *answered) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.current == nil || e.current.ID != id {
-		return nil
+	if e.current != nil && e.current.ID == id {
+		return e.current, &e.answered
 	}
-	return e.current
+	if o := e.opens.find(id); o != nil {
+		return o.batch, &o.answered
+	}
+	return nil, nil
 }
 
-// finish makes the instance free and delivers the final result.
+// part delivers a result that others of its batch follow. An error says what the worker did
+// wrong.
+func (e *executor) part(b *infer.Batch, r *infer.Result) error {
+	if r.Free {
+		if err := e.free(b); err != nil {
+			r.Memory.Release()
+			return err
+		}
+	}
+	b.Deliver(r)
+	return nil
+}
+
+// finish makes the instance free, unless it was before, and delivers the final result.
 func (e *executor) finish(b *infer.Batch, r *infer.Result) {
 	e.mu.Lock()
 	mine := e.current == b
 	if mine {
 		e.endLocked()
+	} else {
+		mine = e.closeLocked(b)
 	}
 	e.mu.Unlock()
 	if !mine { // it was failed meanwhile
@@ -119,10 +145,7 @@ func (e *executor) finish(b *infer.Batch, r *infer.Result) {
 
 func (e *executor) endLocked() {
 	e.current = nil
-	if e.over != nil {
-		close(e.over)
-		e.over = nil
-	}
+	e.overLocked()
 	e.flags = nil
 	for i, c := range e.copies {
 		e.arena.Free(c)
@@ -135,38 +158,55 @@ func (e *executor) endLocked() {
 	}
 }
 
-// attach puts the instance into service on a worker that loaded it.
-func (e *executor) attach(l link, handle uint64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.link, e.handle = l, handle
+// overLocked tells who waits that nothing is in flight any more.
+func (e *executor) overLocked() {
+	if e.over != nil && e.current == nil && len(e.opens.all) == 0 {
+		close(e.over)
+		e.over = nil
+	}
 }
 
-// detach takes it out of service; the batch in flight stays until it is failed.
+// attach puts the instance into service on a worker that loaded it, and that may have so
+// many requests open.
+func (e *executor) attach(l link, handle uint64, open int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.link, e.handle, e.opens.most = l, handle, open
+}
+
+// detach takes it out of service; batches in flight stay until they are failed.
 func (e *executor) detach() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.link = nil
 }
 
-// ended is closed when the batch in flight has ended; nil: there is none.
+// ended is closed when the batches in flight have ended; nil: there is none.
 func (e *executor) ended() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.current != nil && e.over == nil {
+	if (e.current != nil || len(e.opens.all) > 0) && e.over == nil {
 		e.over = make(chan struct{})
 	}
 	return e.over
 }
 
-// failCurrent ends the batch in flight, if there is one. No goroutine reads results of
-// this executor any more.
-func (e *executor) failCurrent(err error) {
+// failAll ends what is in flight, the oldest batch first. No goroutine reads results of this
+// executor any more.
+func (e *executor) failAll(err error) {
 	e.mu.Lock()
-	b := e.current
+	batches := make([]*infer.Batch, 0, len(e.opens.all)+1)
+	for len(e.opens.all) > 0 {
+		b := e.opens.all[0].batch
+		batches = append(batches, b)
+		e.closeLocked(b)
+	}
+	if e.current != nil {
+		batches = append(batches, e.current)
+	}
 	e.endLocked()
 	e.mu.Unlock()
-	if b != nil {
+	for _, b := range batches {
 		b.Deliver(&infer.Result{Err: err})
 	}
 }
@@ -178,7 +218,7 @@ func (e *executor) stop() {
 	block := e.block
 	e.block = nil
 	e.mu.Unlock()
-	e.failCurrent(errGone())
+	e.failAll(errGone())
 	if block != nil {
 		e.arena.Free(block)
 	}

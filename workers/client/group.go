@@ -126,7 +126,12 @@ func (g *group) load(ctx context.Context, s *session, announce bool) error {
 		return fromStatus(err)
 	}
 	g.crashes.Store(0)
-	if !g.up(s, handle, m.Memory, announce) {
+	if m.OpenRequests > maxOpen {
+		g.unloadHandle(ctx, s, handle)
+		return infer.Errorf(infer.Internal, "the worker wants %d open requests for an instance of model '%s', the most is %d", m.OpenRequests,
+			g.spec.Name, maxOpen)
+	}
+	if !g.up(s, handle, m, announce) {
 		if !s.isLost() {
 			g.unloadHandle(ctx, s, handle)
 		}
@@ -175,7 +180,7 @@ func (g *group) unloadHandle(ctx context.Context, s *session, handle uint64) {
 }
 
 // up puts the instances into service, unless the session or the group is gone.
-func (g *group) up(s *session, handle uint64, memory []*workerpb.MemoryUsage, announce bool) bool {
+func (g *group) up(s *session, handle uint64, m *workerpb.LoadResponse, announce bool) bool {
 	g.notify.Lock()
 	defer g.notify.Unlock()
 	w := g.worker
@@ -183,9 +188,9 @@ func (g *group) up(s *session, handle uint64, memory []*workerpb.MemoryUsage, an
 	ok := w.session == s && !g.gone
 	if ok {
 		w.groups[g] = struct{}{}
-		g.session, g.handle, g.memory = s, handle, memory
+		g.session, g.handle, g.memory = s, handle, m.Memory
 		for _, e := range g.executors {
-			e.attach(s.link, handle)
+			e.attach(s.link, handle, int(m.OpenRequests))
 		}
 	}
 	w.mu.Unlock()
@@ -226,7 +231,7 @@ func (g *group) tell(up bool) {
 // fail ends what was in flight; nobody reads results any more.
 func (g *group) fail() {
 	for _, e := range g.executors {
-		e.failCurrent(errLost())
+		e.failAll(errLost())
 	}
 }
 

@@ -149,7 +149,7 @@ func (l *laneLink) encode(e *executor) (int64, error) {
 	return n, nil
 }
 
-func (l *laneLink) cancel(e *executor, i int) { atomic.StoreUint32(&e.flags[i], 1) }
+func (l *laneLink) cancel(_ uint64, flags []uint32, i int) { atomic.StoreUint32(&flags[i], 1) }
 
 // run reads completions until the lane is shut, after those that are in it, or the
 // worker breaks it.
@@ -219,7 +219,7 @@ func (l *laneLink) complete(c *shm.Completion) (woke bool, err error) {
 	if e == nil {
 		return false, fmt.Errorf("a result came from mailbox %d, which has no instance", c.Mailbox)
 	}
-	b := e.find(c.Batch)
+	b, done := e.find(c.Batch)
 	if b == nil {
 		return false, fmt.Errorf("a result came for batch %d, which mailbox %d does not have", c.Batch, c.Mailbox)
 	}
@@ -229,19 +229,19 @@ func (l *laneLink) complete(c *shm.Completion) (woke bool, err error) {
 		e.finish(b, &infer.Result{Err: err})
 		return b.Woke, nil
 	}
-	r, err := l.receive(e, c, b)
+	r, err := l.receive(e, c, b, done)
 	if err != nil {
 		return false, err
 	}
 	if r.result.More {
-		b.Deliver(&r.result)
-		return b.Woke, nil
+		err := e.part(b, &r.result)
+		return b.Woke, err
 	}
 	e.finish(b, &r.result)
 	return b.Woke, nil
 }
 
-func (l *laneLink) receive(e *executor, c *shm.Completion, b *infer.Batch) (*received, error) {
+func (l *laneLink) receive(e *executor, c *shm.Completion, b *infer.Batch, done *answered) (*received, error) {
 	if c.Length > maxDescriptor {
 		return nil, fmt.Errorf("a result's descriptor has %d bytes, the most is %d", c.Length, maxDescriptor)
 	}
@@ -256,7 +256,7 @@ func (l *laneLink) receive(e *executor, c *shm.Completion, b *infer.Batch) (*rec
 	if e.result.ID != c.Batch {
 		return nil, fmt.Errorf("the result of batch %d came for batch %d", e.result.ID, c.Batch)
 	}
-	if err := e.answered.check(&e.result, b); err != nil {
+	if err := done.check(&e.result, b); err != nil {
 		return nil, err
 	}
 	r := &received{memory: l.memory, token: c.Token}

@@ -69,7 +69,13 @@ func (l *liar) Load(_ context.Context, m *workerpb.LoadRequest) (*workerpb.LoadR
 			}
 		}()
 	}
-	return &workerpb.LoadResponse{}, nil
+	switch os.Getenv(lieEnv) {
+	case "frees without room":
+		return &workerpb.LoadResponse{}, nil
+	case "too many open requests":
+		return &workerpb.LoadResponse{OpenRequests: maxOpen + 1}, nil
+	}
+	return &workerpb.LoadResponse{OpenRequests: 8}, nil
 }
 
 func (l *liar) lie(kind string, box uint32, off, n int64) error {
@@ -118,6 +124,15 @@ func (l *liar) lie(kind string, box uint32, off, n int64) error {
 	case "outputs behind the last":
 		part := wire.Result{ID: b.ID, More: true, Responses: []wire.Response{{Final: true, Outputs: r.Outputs}}}
 		if err := l.send(kind, c, &part); err != nil {
+			return err
+		}
+	case "frees without room":
+		r = wire.Result{ID: b.ID, More: true, Free: true}
+	case "frees at the end":
+		r = wire.Result{ID: b.ID, Free: true}
+	case "frees twice":
+		r = wire.Result{ID: b.ID, More: true, Free: true}
+		if err := l.send(kind, c, &r); err != nil {
 			return err
 		}
 	case "parts": // which is no lie

@@ -33,12 +33,15 @@ type received struct {
 func (r *received) setResult(w *wire.Result, b *infer.Batch, mem viewer) error {
 	r.rest = r.shapes[:]
 	out := &r.result
-	out.More, out.Compute = w.More, w.Compute
+	out.More, out.Free, out.Compute = w.More, w.Free, w.Compute
 	if w.Err != "" {
 		out.Err = r.refusal(w.Code, w.Reason, w.Err)
 		return nil
 	}
 	var err error
+	if len(w.Responses) == 0 && len(w.Outputs) == 0 && w.More {
+		return nil // it answers nobody
+	}
 	if len(w.Responses) == 0 {
 		tensors := r.tensors[:0]
 		if len(w.Outputs) > len(r.tensors) {

@@ -58,9 +58,9 @@ func (l *streamLink) post(e *executor) error {
 	return nil
 }
 
-func (l *streamLink) cancel(e *executor, i int) {
+func (l *streamLink) cancel(batch uint64, _ []uint32, i int) {
 	l.mu.Lock()
-	l.queue = append(l.queue, &workerpb.ExecuteRequest{Cancel: &workerpb.Cancel{Batch: e.current.ID, Request: uint32(i)}})
+	l.queue = append(l.queue, &workerpb.ExecuteRequest{Cancel: &workerpb.Cancel{Batch: batch, Request: uint32(i)}})
 	l.mu.Unlock()
 	l.signal()
 }
@@ -114,14 +114,14 @@ func (l *streamLink) complete(m *workerpb.ExecuteResponse) error {
 	if e == nil {
 		return fmt.Errorf("a result came for batch %d, which is not in flight", id)
 	}
-	b := e.find(id)
+	b, done := e.find(id)
 	if b == nil {
 		return fmt.Errorf("a result came for batch %d, which its instance does not have", id)
 	}
 	if err := wire.ReadResult(m.GetResult(), m.Tensors, &e.result); err != nil {
 		return err
 	}
-	if err := e.answered.check(&e.result, b); err != nil {
+	if err := done.check(&e.result, b); err != nil {
 		return err
 	}
 	r := &received{}
@@ -130,8 +130,7 @@ func (l *streamLink) complete(m *workerpb.ExecuteResponse) error {
 	}
 	l.count(r)
 	if r.result.More {
-		b.Deliver(&r.result)
-		return nil
+		return e.part(b, &r.result)
 	}
 	l.mu.Lock()
 	delete(l.inFlight, id)
