@@ -27,10 +27,14 @@ import (
 	"github.com/sluice-serve/sluice/workers/backend/identity"
 	"github.com/sluice-serve/sluice/workers/backend/onnxruntime"
 	"github.com/sluice-serve/sluice/workers/backend/repeat"
+	"github.com/sluice-serve/sluice/workers/backend/square"
 )
 
 // version is set by the build (-ldflags -X main.version=…).
 var version = "0.1.0"
+
+// openTimeout is the environment's --open-request-timeout, by which gateways tell it.
+const openTimeout = "SLUICE_OPEN_REQUEST_TIMEOUT"
 
 type options struct {
 	config      workers.Config
@@ -53,6 +57,8 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.config.TLS.CA, "tls-ca", "", "PEM file of the authorities of the gateways' certificates")
 	f.BoolVar(&o.config.Insecure, "insecure", false, "serve a loopback address without TLS")
 	f.DurationVar(&o.config.ExitTimeout, "exit-timeout", 0, "longest wait for batches in flight when stopping (default 30s)")
+	f.DurationVar(&o.config.OpenTimeout, "open-request-timeout", 0, "how long nothing may be heard of a request without a timeout of its own that a "+
+		"backend keeps open; it is then failed (environment: "+openTimeout+"; default 5m)")
 	f.StringVar(&o.onnxruntime, "onnxruntime", os.Getenv("SLUICE_ONNXRUNTIME"),
 		"shared library of ONNX Runtime (environment: SLUICE_ONNXRUNTIME; default: lib/libonnxruntime.so.* beside this program)")
 	f.StringVar(&o.probe, "probe", "", "say by the exit status whether a worker listens at this address, and do nothing else")
@@ -65,6 +71,11 @@ func parse(args []string) (options, error) {
 		o.onnxruntime = libraryBeside()
 	}
 	var err error
+	if v := os.Getenv(openTimeout); v != "" && o.config.OpenTimeout == 0 {
+		if o.config.OpenTimeout, err = time.ParseDuration(v); err != nil {
+			return o, fmt.Errorf("%s: %w", openTimeout, err)
+		}
+	}
 	if o.config.Device, err = workers.ParseDevice(o.device); err != nil {
 		return o, err
 	}
@@ -161,6 +172,7 @@ func run(o options) error {
 		"identity":    identity.New,
 		"onnxruntime": onnxruntime.New(o.onnxruntime),
 		"repeat":      repeat.New,
+		"square":      square.New,
 	}}
 	if o.config.Device.GPU && os.Getenv("CUDA_DEVICE_ORDER") == "" {
 		// NVML counts GPUs by their place on the bus; CUDA does so when told to.

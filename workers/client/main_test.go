@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-serve/sluice/workers"
 	"github.com/sluice-serve/sluice/workers/backend"
 	"github.com/sluice-serve/sluice/workers/backend/identity"
+	"github.com/sluice-serve/sluice/workers/backend/repeat"
 )
 
 // The test binary is also the worker process, the gateway that is killed, and a worker
@@ -51,12 +52,16 @@ func runWorker(device workers.Device) error {
 		return err
 	}
 	deps := workers.Deps{Conn: conn, Shared: shared, Exit: os.Exit, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		Backends: map[string]backend.Factory{"identity": identity.New}}
+		Backends: backends()}
 	w, err := workers.New(workers.Config{Version: "test", Device: device, CUDALibrary: os.Getenv("SLUICE_TEST_CUDA")}, deps)
 	if err != nil {
 		return err
 	}
 	return w.Run(context.Background(), nil)
+}
+
+func backends() map[string]backend.Factory {
+	return map[string]backend.Factory{"identity": identity.New, "repeat": repeat.New}
 }
 
 func logger(t testing.TB) *slog.Logger {
@@ -106,7 +111,7 @@ func startRemote(t testing.TB, cfg workers.Config) string {
 func runRemote(t testing.TB, cfg workers.Config, listen string) (string, func()) {
 	t.Helper()
 	cfg.Listen, cfg.ExitTimeout = listen, 2*time.Second
-	w, err := workers.New(cfg, workers.Deps{Log: logger(t), Backends: map[string]backend.Factory{"identity": identity.New}})
+	w, err := workers.New(cfg, workers.Deps{Log: logger(t), Backends: backends()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,12 +4,16 @@
 //
 //   - input IN, INT32, one dimension: one answer for each element, also none.
 //   - input DELAY, UINT32, as many elements: milliseconds before each answer.
-//   - input WAIT, UINT32 [1]: milliseconds for which the instance is busy at least.
+//   - input WAIT, UINT32 [1]: milliseconds for which the instance is busy, if the request has
+//     no final answer before.
 //   - output OUT, INT32 [1]: the element; output IDX, UINT32 [1]: its position.
 //
-// Models have no batch dimension and a decoupled transaction policy. An instance is
-// busy until it has sent its last answer, whatever WAIT says: requests are answered at
-// the same time by as many instances.
+// Models have no batch dimension. With a decoupled transaction policy a request has all its
+// answers, and an end without outputs behind them, not before WAIT is over. Without one the
+// first answer is the only one, and no element is an error.
+//
+// Answers that come at once come from Execute. Others come from a goroutine for each request,
+// and the instance takes its next one after WAIT: some 1000 requests may be open at a time.
 //
 // Parameters of a request:
 //

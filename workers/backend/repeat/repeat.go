@@ -5,10 +5,9 @@ import (
 	"encoding/binary"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
@@ -16,10 +15,10 @@ import (
 )
 
 const (
-	// slice is how long a delay sleeps before it looks for cancellation again.
-	slice = time.Millisecond
 	// maxPadding bounds the parameter padding.
 	maxPadding = 1 << 20
+	// openRequests is how many requests of an instance wait for their answers' times.
+	openRequests = 1024
 )
 
 // New is a backend.Factory. There are no options.
@@ -28,7 +27,7 @@ func New(map[string]string) (backend.Backend, error) { return repeat{}, nil }
 type repeat struct{}
 
 // Info fits backend.Backend.
-func (repeat) Info() backend.Info { return backend.Info{GPU: true} }
+func (repeat) Info() backend.Info { return backend.Info{GPU: true, OpenRequests: openRequests} }
 
 // Close fits backend.Backend.
 func (repeat) Close() error { return nil }
@@ -56,9 +55,6 @@ func (repeat) Load(_ context.Context, spec backend.Spec) (backend.Model, error) 
 	if c.GetMaxBatchSize() != 0 {
 		return nil, infer.Errorf(infer.InvalidArg, "the repeat backend serves models without batch dimension alone, max_batch_size is %d", c.GetMaxBatchSize())
 	}
-	if !c.GetModelTransactionPolicy().GetDecoupled() {
-		return nil, infer.Errorf(infer.InvalidArg, "the repeat backend serves models with a decoupled transaction policy alone")
-	}
 	if len(c.GetInput()) != len(inputs) || len(c.GetOutput()) != len(outputs) {
 		return nil, infer.Errorf(infer.InvalidArg, "the repeat backend wants %d inputs and %d outputs, the model config has %d and %d",
 			len(inputs), len(outputs), len(c.GetInput()), len(c.GetOutput()))
@@ -81,7 +77,7 @@ func (repeat) Load(_ context.Context, spec backend.Spec) (backend.Model, error) 
 			return nil, err
 		}
 	}
-	return &model{allowCrash: c.GetParameters()["allow_crash"].GetStringValue() == "true"}, nil
+	return &model{allowCrash: c.GetParameters()["allow_crash"].GetStringValue() == "true", decoupled: c.GetModelTransactionPolicy().GetDecoupled()}, nil
 }
 
 func missing(t tensor) error {
@@ -99,7 +95,10 @@ func (t tensor) check(dt modelconfig.DataType, dims []int64) error {
 	return nil
 }
 
-type model struct{ allowCrash bool }
+type model struct {
+	allowCrash bool
+	decoupled  bool
+}
 
 // NewInstance fits backend.Model.
 func (m *model) NewInstance(context.Context, backend.InstanceSpec) (backend.Instance, error) {
@@ -111,17 +110,16 @@ func (m *model) Close() error { return nil }
 
 type instance struct {
 	model *model
-
-	// Reused by every answer.
-	out      []infer.Tensor
-	value    [4]byte
-	position [4]byte
+	open  sync.WaitGroup // answers of batches that are kept
 }
 
 // Close fits backend.Instance.
-func (inst *instance) Close() error { return nil }
+func (inst *instance) Close() error {
+	inst.open.Wait()
+	return nil
+}
 
-// Execute fits backend.Instance.
+// Execute fits backend.Instance. Answers that come later come from a goroutine of their own.
 func (inst *instance) Execute(b backend.Batch) error {
 	r := b.Requests()[0] // without batch dimension there is one
 	begin := time.Now()
@@ -130,64 +128,115 @@ func (inst *instance) Execute(b backend.Batch) error {
 		return err
 	}
 	b.InputDone()
-	n := len(ask.values) / 4
-	for i := range n {
-		if err := inst.before(ask, r, i); err != nil {
-			return err
-		}
-		if err := inst.answer(b, ask, i, ask.final && i == n-1); err != nil {
-			return err
-		}
-	}
-	if err := inst.limits(ask, n); err != nil {
+	if !ask.waits() {
+		a := answering{inst: inst, ask: ask, request: r, to: b}
+		err := a.run(nil)
+		b.InferDone()
 		return err
 	}
-	if pause(ask.wait-time.Since(begin), r) {
+	open, err := b.Keep()
+	if err != nil {
+		return err
+	}
+	ask.own()
+	open.Release()
+	gone, done := make(chan struct{}), make(chan struct{})
+	open.Watch(0, func(cause error) {
+		if infer.ReasonOf(cause) != infer.ReasonDeadline { // which bounds the queue alone
+			close(gone)
+		}
+	})
+	inst.open.Go(func() {
+		defer close(done)
+		a := answering{inst: inst, ask: ask, request: open.Requests()[0], to: open, begin: begin}
+		if err := a.run(gone); err != nil {
+			_ = open.Fail(0, err) // its error is the worker's own, which it logs
+		}
+	})
+	pause(ask.wait, done)
+	return nil
+}
+
+// answers is what a batch and one that was kept have in common.
+type answers interface {
+	Respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error
+}
+
+// answering is a request that is being answered.
+type answering struct {
+	inst    *instance
+	ask     *asked
+	request backend.Request
+	to      answers
+	begin   time.Time
+
+	// Reused by every answer.
+	out      []infer.Tensor
+	value    [4]byte
+	position [4]byte
+}
+
+// run gives all answers, until gone is closed.
+func (a *answering) run(gone <-chan struct{}) error {
+	n := len(a.ask.values) / 4
+	for i := range n {
+		if err := a.before(gone, i); err != nil {
+			return err
+		}
+		last := a.ask.final && i == n-1 || !a.inst.model.decoupled
+		if err := a.answer(i, last); err != nil || last {
+			return err
+		}
+	}
+	if err := a.limits(n); err != nil {
+		return err
+	}
+	if !a.inst.model.decoupled {
+		return infer.Errorf(infer.InvalidArg, "input 'IN' has no element, and a model without a decoupled transaction policy gives one answer")
+	}
+	if pause(a.ask.wait-time.Since(a.begin), gone) {
 		return cancelled()
 	}
-	b.InferDone()
-	if ask.final && n > 0 {
-		return nil
-	}
-	return b.Respond(0, nil, nil, true)
+	return a.to.Respond(0, nil, nil, true)
 }
 
 // before waits for the time of answer i.
-func (inst *instance) before(ask *asked, r backend.Request, i int) error {
-	if err := inst.limits(ask, i); err != nil {
+func (a *answering) before(gone <-chan struct{}, i int) error {
+	if err := a.limits(i); err != nil {
 		return err
 	}
-	delay := time.Duration(binary.LittleEndian.Uint32(ask.delays[4*i:])) * time.Millisecond
-	if pause(delay, r) {
+	if a.request.Cancelled() {
+		return cancelled()
+	}
+	if delay := a.ask.delay(i); delay > 0 && pause(delay, gone) {
 		return cancelled()
 	}
 	return nil
 }
 
 // limits ends what the request wants to end after so many answers.
-func (inst *instance) limits(ask *asked, answered int) error {
-	if ask.crashAfter == int64(answered) && inst.model.allowCrash {
+func (a *answering) limits(answered int) error {
+	if a.ask.crashAfter == int64(answered) && a.inst.model.allowCrash {
 		_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL) // it does not return
 	}
-	if ask.failAfter == int64(answered) {
+	if a.ask.failAfter == int64(answered) {
 		return infer.Errorf(infer.Internal, "the request failed after %d answers, as it asked to", answered)
 	}
 	return nil
 }
 
 // answer sends answer i.
-func (inst *instance) answer(b backend.Batch, ask *asked, i int, final bool) error {
-	r := b.Requests()[0]
-	copy(inst.value[:], ask.values[4*i:4*i+4])
-	binary.LittleEndian.PutUint32(inst.position[:], uint32(i))
-	inst.out = inst.out[:0]
-	if r.Wants("OUT") {
-		inst.out = append(inst.out, infer.Tensor{Name: "OUT", Datatype: infer.Int32, Shape: []int64{1}, Data: inst.value[:]})
+func (a *answering) answer(i int, final bool) error {
+	copy(a.value[:], a.ask.values[4*i:4*i+4])
+	binary.LittleEndian.PutUint32(a.position[:], uint32(i))
+	a.out = a.out[:0]
+	if a.request.Wants("OUT") {
+		a.out = append(a.out, infer.Tensor{Name: "OUT", Datatype: infer.Int32, Shape: []int64{1}, Data: a.value[:]})
 	}
-	if r.Wants("IDX") {
-		inst.out = append(inst.out, infer.Tensor{Name: "IDX", Datatype: infer.Uint32, Shape: []int64{1}, Data: inst.position[:]})
+	if a.request.Wants("IDX") {
+		a.out = append(a.out, infer.Tensor{Name: "IDX", Datatype: infer.Uint32, Shape: []int64{1}, Data: a.position[:]})
 	}
-	return b.Respond(0, inst.out, ask.params, final)
+	return a.to.Respond(0, a.out, a.ask.params, final)
 }
 
 // asked is what a request asks for.
@@ -198,6 +247,19 @@ type asked struct {
 	final                 bool
 	params                infer.Params // of each answer
 }
+
+// delay is the time before answer i.
+func (a *asked) delay(i int) time.Duration {
+	return time.Duration(binary.LittleEndian.Uint32(a.delays[4*i:])) * time.Millisecond
+}
+
+// waits says that an answer comes later.
+func (a *asked) waits() bool {
+	return a.wait > 0 || slices.ContainsFunc(a.delays, func(b byte) bool { return b != 0 })
+}
+
+// own makes the inputs the request's own.
+func (a *asked) own() { a.values, a.delays = slices.Clone(a.values), slices.Clone(a.delays) }
 
 func (inst *instance) read(r backend.Request) (*asked, error) {
 	a := &asked{failAfter: -1, crashAfter: -1}
@@ -242,18 +304,17 @@ func cancelled() error {
 	return infer.Refusef(infer.Cancelled, infer.ReasonCancelled, "request was cancelled")
 }
 
-// pause sleeps for d, or until the request is cancelled; then it returns true. It blocks
-// the instance's own thread.
-func pause(d time.Duration, r backend.Request) bool {
-	for end := time.Now().Add(d); ; {
-		if r.Cancelled() {
-			return true
-		}
-		left := time.Until(end)
-		if left <= 0 {
-			return false
-		}
-		ts := unix.NsecToTimespec(int64(min(left, slice)))
-		_ = unix.Nanosleep(&ts, nil) // a signal only makes it shorter
+// pause sleeps for d; true: gone was closed meanwhile.
+func pause(d time.Duration, gone <-chan struct{}) bool {
+	if d <= 0 {
+		return false
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return false
+	case <-gone:
+		return true
 	}
 }

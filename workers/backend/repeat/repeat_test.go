@@ -126,15 +126,52 @@ func TestConfigIsChecked(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*modelconfig.ModelConfig){
-		"batches":       func(c *modelconfig.ModelConfig) { c.MaxBatchSize = 1 },
-		"not decoupled": func(c *modelconfig.ModelConfig) { c.ModelTransactionPolicy = nil },
-		"no wait":       func(c *modelconfig.ModelConfig) { c.Input = c.Input[:2] },
-		"datatype":      func(c *modelconfig.ModelConfig) { c.Input[0].DataType = modelconfig.DataType_TYPE_FP32 },
-		"name":          func(c *modelconfig.ModelConfig) { c.Output[1].Name = "INDEX" },
-		"dims":          func(c *modelconfig.ModelConfig) { c.Output[0].Dims = []int64{2} },
+		"batches":  func(c *modelconfig.ModelConfig) { c.MaxBatchSize = 1 },
+		"no wait":  func(c *modelconfig.ModelConfig) { c.Input = c.Input[:2] },
+		"datatype": func(c *modelconfig.ModelConfig) { c.Input[0].DataType = modelconfig.DataType_TYPE_FP32 },
+		"name":     func(c *modelconfig.ModelConfig) { c.Output[1].Name = "INDEX" },
+		"dims":     func(c *modelconfig.ModelConfig) { c.Output[0].Dims = []int64{2} },
 	} {
 		if _, err := b.Load(t.Context(), backend.Spec{Name: "m", Config: config(change)}); infer.CodeOf(err) != infer.InvalidArg {
 			t.Errorf("%s: %v, want InvalidArg", name, err)
 		}
 	}
+}
+
+// Without a decoupled transaction policy a request has the first of its answers, at its time.
+func TestOneAnswer(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		req  backendtest.Request
+		want string
+	}{
+		{"the one", ask([]int{7}, []int{0}), "OUT=7 IDX=0 final"},
+		{"the one, later", ask([]int{7}, []int{5}), "OUT=7 IDX=0 final"},
+		{"the first of two", ask([]int{7, 8}, []int{1, 60000}), "OUT=7 IDX=0 final"},
+		{"none", ask(nil, nil), "error: input 'IN' has no element, and a model without a decoupled transaction policy gives one answer"},
+	} {
+		b := backendtest.NewBatch(tc.req)
+		b.Run(instance(t, config(func(c *modelconfig.ModelConfig) { c.ModelTransactionPolicy = nil })))
+		if got := text(b.Answers()[0]); got != tc.want || len(b.Faults()) > 0 {
+			t.Errorf("%s: %q, want %q; faults %v", tc.name, got, tc.want, b.Faults())
+		}
+	}
+}
+
+func TestSuite(t *testing.T) {
+	model := func(name string, decoupled bool, delay int) backendtest.Model {
+		c := config(func(c *modelconfig.ModelConfig) { c.ModelTransactionPolicy.Decoupled = decoupled })
+		return backendtest.Model{Spec: backend.Spec{Name: name, Config: c}, Keeps: delay > 0,
+			Inputs: ask([]int{7}, []int{delay}).Inputs, Want: []infer.Tensor{words("OUT", infer.Int32, 7), words("IDX", infer.Uint32, 0)},
+			Bad: [][]infer.Tensor{ask([]int{7}, nil).Inputs}}
+	}
+	backendtest.Run(t, func(t *testing.T) backendtest.Subject {
+		b, err := repeat.New(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return backendtest.Subject{Backend: b, Models: []backendtest.Model{model("at_once", false, 0), model("later", false, 20),
+			model("decoupled", true, 0), model("decoupled_later", true, 20)},
+			Refused: []backend.Spec{{Name: "batches", Config: config(func(c *modelconfig.ModelConfig) { c.MaxBatchSize = 1 })}}}
+	})
 }

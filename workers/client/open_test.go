@@ -1,0 +1,147 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/modelconfig"
+)
+
+// repeatSpec is a model of the repeat backend, which keeps batches.
+func repeatSpec(decoupled bool) Spec {
+	c := &modelconfig.ModelConfig{Name: "r", Backend: "repeat", ModelTransactionPolicy: &modelconfig.ModelTransactionPolicy{Decoupled: decoupled}}
+	for name, dt := range map[string]modelconfig.DataType{"IN": modelconfig.DataType_TYPE_INT32, "DELAY": modelconfig.DataType_TYPE_UINT32} {
+		c.Input = append(c.Input, &modelconfig.ModelInput{Name: name, DataType: dt, Dims: []int64{-1}})
+	}
+	c.Input = append(c.Input, &modelconfig.ModelInput{Name: "WAIT", DataType: modelconfig.DataType_TYPE_UINT32, Dims: []int64{1}})
+	c.Output = []*modelconfig.ModelOutput{{Name: "OUT", DataType: modelconfig.DataType_TYPE_INT32, Dims: []int64{1}},
+		{Name: "IDX", DataType: modelconfig.DataType_TYPE_UINT32, Dims: []int64{1}}}
+	return Spec{Name: "r", Version: 1, ModelDir: "/nowhere/r", ModelFile: "/nowhere/r/1/model", Config: c, Backend: "repeat",
+		Instances: []Instance{{Name: "r_1_0_0"}}}
+}
+
+// repeats is a batch whose request has an answer after each of so many milliseconds.
+func repeats(delays ...byte) (*infer.Batch, chan *infer.Result) {
+	b := &infer.Batch{ID: lastBatch.Add(1)}
+	q := &infer.Request{ID: fmt.Sprint(b.ID)}
+	add := func(name string, dt infer.Datatype, values ...byte) {
+		var data []byte
+		for _, v := range values {
+			data = append(data, v, 0, 0, 0)
+		}
+		shape := []int64{int64(len(values))}
+		q.Inputs = append(q.Inputs, infer.Tensor{Name: name, Datatype: dt, Shape: shape, Data: data})
+		b.Inputs = append(b.Inputs, infer.BatchInput{Name: name, Datatype: dt, Shape: shape, Segments: [][]byte{data}})
+	}
+	add("IN", infer.Int32, delays...)
+	add("DELAY", infer.Uint32, delays...)
+	add("WAIT", infer.Uint32, 0)
+	b.Requests = []*infer.Request{q}
+	results := make(chan *infer.Result, 64)
+	b.Deliver = func(r *infer.Result) { results <- r }
+	return b, results
+}
+
+// An instance takes others while its batches are open, and each hears its own answers.
+func testOpenBatches(t *testing.T, w *Workers) {
+	v := load(t, w, repeatSpec(true))
+	defer unload(t, v)
+	slow, slowResults := repeats(60, 60)
+	v.Executor(0).Execute(slow)
+	expect(t, slowResults, "free ")
+	for range 20 {
+		quick, results := repeats(1)
+		v.Executor(0).Execute(quick)
+		expect(t, results, "free ")
+		expect(t, results, "OUT=1 IDX=0 ")
+		expect(t, results, "end")
+	}
+	expect(t, slowResults, "OUT=60 IDX=0 ")
+	expect(t, slowResults, "OUT=60 IDX=1 ")
+	expect(t, slowResults, "end")
+}
+
+// A request of an open batch is cancelled, and not one of the batch that came behind it.
+func testCancelOpen(t *testing.T, w *Workers) {
+	v := load(t, w, repeatSpec(false))
+	defer unload(t, v)
+	e := v.Executor(0)
+	var batches []*infer.Batch
+	var results []chan *infer.Result
+	for range 3 {
+		b, r := repeats(250)
+		e.Execute(b)
+		expect(t, r, "free ")
+		batches, results = append(batches, b), append(results, r)
+	}
+	e.Cancel(batches[1], 0)
+	expect(t, results[1], "cancelled end")
+	e.Cancel(batches[1], 0) // it has ended
+	expect(t, results[0], "OUT=250 IDX=0 end")
+	expect(t, results[2], "OUT=250 IDX=0 end")
+}
+
+// Unload waits for open batches.
+func testUnloadOpen(t *testing.T, w *Workers) {
+	v := load(t, w, repeatSpec(false))
+	b, results := repeats(100)
+	v.Executor(0).Execute(b)
+	expect(t, results, "free ")
+	unload(t, v)
+	expect(t, results, "OUT=100 IDX=0 end")
+}
+
+// A worker's death fails what it had open and what came behind that, the oldest first.
+func TestLostWithOpenBatches(t *testing.T) {
+	for name, stream := range map[string]bool{"lane": false, "stream": true} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t, Config{Local: []LocalWorker{as("worker")}, UseStream: stream, Backoff: time.Millisecond})
+			v := load(t, w, repeatSpec(false))
+			var results []chan *infer.Result
+			order := make(chan uint64, 8)
+			for range 3 {
+				b, r := repeats(255, 255)
+				b.Deliver = func(res *infer.Result) {
+					if !res.More {
+						order <- b.ID
+					}
+					r <- res
+				}
+				v.Executor(0).Execute(b)
+				expect(t, r, "free ")
+				results = append(results, r)
+			}
+			s, err := w.workers[0].current(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.process.kill()
+			for _, r := range results {
+				if res := wait(t, r); !errors.Is(res.Err, infer.ErrWorkerLost) {
+					t.Errorf("got %+v", res)
+				}
+			}
+			if a, b, c := <-order, <-order, <-order; a > b || b > c {
+				t.Errorf("batches end in the order %d %d %d", a, b, c)
+			}
+			eventually(t, "a restart", func() bool { return w.States()[0].Restarts > 0 })
+			eventually(t, "an answer", func() bool {
+				b, r := repeats(1)
+				v.Executor(0).Execute(b)
+				res := wait(t, r)
+				if res.More {
+					res = wait(t, r)
+				}
+				res.Memory.Release()
+				return res.Err == nil
+			})
+			unload(t, v)
+			if n := w.Memory().InUse(); n != 0 {
+				t.Errorf("%d bytes are left in use", n)
+			}
+		})
+	}
+}
