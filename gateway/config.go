@@ -146,7 +146,10 @@ type WorkersConfig struct {
 	RequestArena  int64    // bytes
 	ResponseArena int64    // bytes for each local worker
 	Stream        bool     // the gRPC stream on local workers too
-	GPUs          []int    // CUDA ordinals of this host; nil: those that are found
+	// OpenTimeout is how long local workers wait for a sign of a request that a backend keeps
+	// open; 0: their default.
+	OpenTimeout time.Duration
+	GPUs        []int // CUDA ordinals of this host; nil: those that are found
 }
 
 // DefaultConfig is a gateway without flags.

@@ -46,6 +46,9 @@ func (w *WorkersConfig) localWorkers() ([]client.LocalWorker, error) {
 	if w.ONNXRuntime != "" {
 		env = append(env, "SLUICE_ONNXRUNTIME="+w.ONNXRuntime)
 	}
+	if w.OpenTimeout > 0 {
+		env = append(env, "SLUICE_OPEN_REQUEST_TIMEOUT="+w.OpenTimeout.String())
+	}
 	gpus := w.GPUs
 	if gpus == nil {
 		gpus = findGPUs(os.DirFS("/dev"))

@@ -356,6 +356,9 @@ func (s *Serve) workers() []flag {
 		{name: "worker-binary", arg: "string", help: "Path of sluice-worker; beside sluice if not given.", set: stringInto(&w.Binary)},
 		{name: "worker-stream", arg: "boolean", def: "false", help: "Carry batches to workers of this host over gRPC in place of shared memory.",
 			set: boolInto(&w.Stream)},
+		{name: "open-request-timeout-secs", arg: "integer", def: "300", help: "Seconds for which nothing may be heard of a request that a backend keeps " +
+			"open (answers of its own time), in workers that are started; it is then failed. One with a timeout has that, and 30 s to end. " +
+			"Workers of --worker have a flag of their own.", set: durationInto(&w.OpenTimeout, time.Second)},
 		{name: "gpus", arg: "integers", help: "CUDA ordinals to start workers for, separated by commas; 'none' for none. All that are found if not given.",
 			set: func(v string) error { return s.gpus(v) }},
 		{name: "onnxruntime", arg: "string", help: "Path of ONNX Runtime's shared library; the worker finds it if not given.", set: stringInto(&w.ONNXRuntime)},
