@@ -51,13 +51,16 @@ LIES = {
                "responses=[w.Response(request=7, final=True)])))",
     "code": "Job.end = lambda self, outputs=(), error=None: self.send(w.ExecuteResponse(result=w.Result(batch=self.batch.id, "
             "error=w.Error(code=4, message='x'))))",
+    "free twice": "Free = Job.free; Job.free = lambda self: (Free(self), Free(self))",
+    "free at the end": "Job.free = lambda self: self.send(w.ExecuteResponse(result=w.Result(batch=self.batch.id, free=True)))",
+    "free without room": "worker.w.LoadResponse = lambda **k: Load()",
 }
 
 
 class Worker:
     def __init__(self, port=0, lie=""):
         code = f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import worker; w, Job, headers = worker.w, worker.Job, worker.headers; " \
-               f"Hello = w.HelloResponse; {LIES.get(lie, 'pass')}; worker.serve({port}, ready=lambda p: print(p, flush=True))"
+               f"Hello, Load = w.HelloResponse, w.LoadResponse; {LIES.get(lie, 'pass')}; worker.serve({port}, ready=lambda p: print(p, flush=True))"
         self.process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
         self.port = int(self.process.stdout.readline())
 
@@ -181,6 +184,62 @@ def test_cancelled(joined):
         begin = time.monotonic()
         assert c.infer("sleeper", [t]).as_numpy("OUT").tolist() == [1]
         assert time.monotonic() - begin < 20, "the instance is free again"
+
+
+def sleep(module, client, ms):
+    t = module.InferInput("DELAY_MS", [1], "INT32")
+    t.set_data_from_numpy(np.array([ms], np.int32))
+    return int(client.infer("sleeper", [t]).as_numpy("OUT")[0])
+
+
+def test_late_and_out_of_order(joined):
+    """One instance has several requests open, and the shortest is answered first; unload waits for them."""
+    server, _ = joined(flags=["--model-control-mode=explicit", "--load-model=*"])
+    answered, begin = [], time.monotonic()
+
+    def ask(ms):
+        with httpclient.InferenceServerClient(server.http, network_timeout=60) as h:
+            answered.append(sleep(httpclient, h, ms))
+    threads = [threading.Thread(target=ask, args=(ms,)) for ms in [1500, 1200, 900, 600, 300] + [1800] * 40]  # more than may be open
+    [t.start() for t in threads[:5]]
+    [t.join(30) for t in threads[:5]]
+    assert answered == [300, 600, 900, 1200, 1500]
+    [t.start() for t in threads[5:]]
+    harness.wait_for(lambda: busy(server, "sleeper"), 10, "open requests")
+    time.sleep(0.3)
+    with httpclient.InferenceServerClient(server.http, network_timeout=60) as h:
+        h.unload_model("sleeper")
+    [t.join(30) for t in threads[5:]]
+    assert answered[5:] == [1800] * 40
+    assert time.monotonic() - begin < 30, "one after the other they would take 77 s"
+
+
+@pytest.mark.parametrize("lie", ["free twice", "free at the end", "free without room"])
+def test_lies_about_free(joined, lie):
+    """The worker is lost; who had no answer is served by an honest one in its place."""
+    server, workers = joined(lie)
+    got = []
+
+    def ask():
+        with httpclient.InferenceServerClient(server.http, network_timeout=60) as h:
+            try:
+                got.append(sleep(httpclient, h, 5))
+            except InferenceServerException as e:
+                got.append(e.status())
+    t = threading.Thread(target=ask)
+    t.start()
+    t.join(60)
+    assert got == ["503"], "the request under which the worker was lost twice is refused"
+    assert "is lost" in server.log()
+    workers[0].kill()
+    workers.append(Worker(workers[0].port))
+    with httpclient.InferenceServerClient(server.http, network_timeout=60, connection_timeout=60) as h:
+        def answers():
+            try:
+                return sleep(httpclient, h, 5) == 5
+            except InferenceServerException:
+                return False
+        harness.wait_for(answers, 30, "an honest worker in its place serves")
 
 
 def test_killed(joined):

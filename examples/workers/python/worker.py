@@ -7,7 +7,8 @@ It needs grpcio, protobuf and numpy. Its backends, by the name in a model's conf
 
     echo      answers the inputs as the outputs, in their order
     counter   decoupled: input N (INT32 [1]); one answer with OUT for each number from 0 to N-1
-    sleeper   echo after as many milliseconds as its input DELAY_MS (INT32 [1]) says, unless nobody waits any more
+    sleeper   echo after as many milliseconds as its input DELAY_MS (INT32 [1]) says, unless nobody waits any more; its requests stay
+              open meanwhile, and the shortest is answered first
 
 A backend is a class with `load` (may raise Fault), `describe` and `execute`. What a worker must do beside that — Hello, Load,
 Unload, one batch at a time for each instance, cancellation, errors — is in Service and Instance.
@@ -59,7 +60,7 @@ class Job:
 
     def __init__(self, batch, tensors, send):
         self.batch, self.send, self.cancelled = batch, send, set()  # indexes of requests
-        self.ended = False
+        self.ended = self.kept = False
         rest = iter(tensors)
         self.inputs = []
         for i in batch.inputs:
@@ -85,6 +86,11 @@ class Job:
             result=w.Result(batch=self.batch.id, more=True, responses=[w.Response(request=request, final=final, outputs=headers(outputs))]),
             tensors=[t.data for t in outputs]))
 
+    def free(self):
+        """The instance takes its next batch, and this one stays open until end, which any thread may call."""
+        self.kept = True
+        self.send(w.ExecuteResponse(result=w.Result(batch=self.batch.id, more=True, free=True)))
+
     def end(self, outputs=(), error=None):
         """The batch's last result: outputs of the whole batch, an error of all requests, or nothing, where each had its answer."""
         self.ended = True
@@ -97,6 +103,8 @@ def headers(outputs):
 
 
 class Echo:
+    open_requests = 0  # of an instance, in batches that were freed
+
     def load(self, c):
         if len(c.input) != len(c.output):
             raise Fault(f"the echo backend wants as many outputs as inputs, the model config has {len(c.input)} and {len(c.output)}", w.INVALID_ARGUMENT)
@@ -104,6 +112,9 @@ class Echo:
 
     def describe(self, c):
         raise Fault("the echo backend has no model file that declares tensors", w.UNIMPLEMENTED)
+
+    def close(self):
+        pass
 
     def execute(self, job):
         outputs = []
@@ -128,16 +139,42 @@ class Counter(Echo):
 
 
 class Sleeper(Echo):
+    open_requests = 32
+
+    def load(self, c):
+        super().load(c)
+        if c.max_batch_size:
+            raise Fault("the sleeper backend wants a model without batch dimension", w.INVALID_ARGUMENT)
+        self.room = threading.Semaphore(self.open_requests)  # for all instances together
+
     def execute(self, job):
-        end = time.monotonic() + int(job.input("DELAY_MS").array().flat[0]) / 1000
-        while time.monotonic() < end:
-            if job.nobody_waits():
-                raise Fault("nobody waits for the answer", w.CANCELLED, "cancelled")
-            time.sleep(0.001)
-        super().execute(job)
+        self.room.acquire()
+        job.free()
+        threading.Thread(target=self.late, args=(job,), daemon=True).start()
+
+    def late(self, job):
+        try:
+            end = time.monotonic() + int(job.input("DELAY_MS").array().flat[0]) / 1000
+            while time.monotonic() < end:
+                if job.nobody_waits():
+                    raise Fault("nobody waits for the answer", w.CANCELLED, "cancelled")
+                time.sleep(0.001)
+            super().execute(job)
+        except Exception as e:
+            job.end(error=error_of(e))
+        finally:
+            self.room.release()  # after the batch's end: there is room for another
+
+    def close(self):
+        for _ in range(self.open_requests):
+            self.room.acquire()  # until nothing is open
 
 
 BACKENDS = {"echo": Echo, "counter": Counter, "sleeper": Sleeper}
+
+
+def error_of(e):
+    return e.error if isinstance(e, Fault) else w.Error(code=w.INTERNAL, message=f"{type(e).__name__}: {e}")
 
 
 class Instance:
@@ -153,12 +190,10 @@ class Instance:
         while (job := self.jobs.get()) is not None:
             try:
                 self.model.execute(job)
-                if not job.ended:
+                if not job.ended and not job.kept:
                     job.end()  # whoever had no answer is told so by the gateway
-            except Fault as fault:
-                job.end(error=fault.error)
             except Exception as e:  # a fault of the model fails its batch, and nothing else
-                job.end(error=w.Error(code=w.INTERNAL, message=f"{type(e).__name__}: {e}"))
+                job.end(error=error_of(e))
 
     def close(self):
         self.jobs.put(None)
@@ -190,11 +225,14 @@ class Service:
         except Fault as fault:
             context.abort(STATUS[fault.error.code], fault.error.message)
         self.models[request.handle] = [Instance(model, i.name) for i in request.instances]
-        return w.LoadResponse()
+        return w.LoadResponse(open_requests=model.open_requests)
 
     def Unload(self, request, context):
-        for instance in self.models.pop(request.handle, ()):
+        instances = self.models.pop(request.handle, ())
+        for instance in instances:
             instance.close()  # after the batches that it has
+        for instance in instances[:1]:
+            instance.model.close()  # after those that are open
         return w.UnloadResponse()
 
     def Execute(self, requests, context):
