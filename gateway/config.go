@@ -149,7 +149,8 @@ type WorkersConfig struct {
 	// OpenTimeout is how long local workers wait for a sign of a request that a backend keeps
 	// open; 0: their default.
 	OpenTimeout time.Duration
-	GPUs        []int // CUDA ordinals of this host; nil: those that are found
+	Wait        time.Duration // --worker-wait-secs
+	GPUs        []int         // CUDA ordinals of this host; nil: those that are found
 }
 
 // DefaultConfig is a gateway without flags.
@@ -168,7 +169,7 @@ func DefaultConfig() Config {
 		Metrics: MetricsConfig{Listen: Listen{Allow: true, Port: 8002}, GPU: true, CPU: true, Interval: 2 * time.Second,
 			Counters: true},
 		Observe:   ObserveConfig{AccessLog: accesslog.DefaultConfig()},
-		Workers:   WorkersConfig{Local: true, RequestArena: 256 << 20, ResponseArena: 256 << 20},
+		Workers:   WorkersConfig{Local: true, Wait: repository.DefaultWorkerWait, RequestArena: 256 << 20, ResponseArena: 256 << 20},
 		XDS:       DefaultXDS(),
 		Sequences: SequencesConfig{SlotTimeout: time.Minute},
 		BodyLimit: 1 << 30, ResponseLimit: 512 << 20, ClassesLimit: classification.DefaultMaxBytes,

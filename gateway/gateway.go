@@ -127,6 +127,7 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	r := &g.cfg.Repository
 	g.store = newStore(&g.cfg, g.logger)
 	repo := r.models()
+	repo.WorkerWait = g.cfg.Workers.Wait
 	repo.Cache = g.cfg.Cache.repository()
 	g.models = repository.New(repo,
 		repository.Deps{Forget: g.forget, Workers: repositoryWorkers{g.workers}, NewStats: g.newStats, NewScheduler: g.newScheduler, GPUMemory: g.gpuMemory,
@@ -195,7 +196,8 @@ func (g *Gateway) newScheduler(m *repository.Model, instances []infer.Executor) 
 	}
 	return g.schedule(m, schedule.Deps{Executors: instances, Memory: g.layout(m),
 		Observer: observer, Clock: g.alarm, IDs: &g.batches, Log: g.logger,
-		Steps: steps{g.models, g.pipeline, m.Namespace()}, States: m.States(), Sequences: g.sequenceRules()})
+		Steps: steps{g.models, g.pipeline, m.Namespace()}, States: m.States(), Sequences: g.sequenceRules(),
+		WorkerWait: m.WorkerWait()})
 }
 
 // Run loads the models, serves until ctx ends or a listener fails, and then stops:

@@ -19,7 +19,8 @@ import (
 func workersConfig(c *Config) (client.Config, error) {
 	w := &c.Workers
 	out := client.Config{GatewayVersion: c.Version, RequestArena: w.RequestArena, ResponseArena: w.ResponseArena,
-		UseStream: w.Stream, WatchInterval: c.Metrics.Interval}
+		UseStream: w.Stream, WatchInterval: c.Metrics.Interval,
+		WaitTime: w.Wait}
 	if w.Local {
 		var err error
 		if out.Local, err = w.localWorkers(); err != nil {

@@ -29,6 +29,7 @@ func (c *change) make(ctx, undo context.Context, fail context.CancelCauseFunc, n
 		}
 	}
 	m := newModel(v, r.deps.Changed)
+	m.workerWait = r.cfg.workerWait()
 	if err := r.generate(ctx, m, &v.Spec); err != nil {
 		return nil, err
 	}

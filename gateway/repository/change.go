@@ -152,7 +152,7 @@ func (c *change) idle() bool {
 		return false
 	}
 	for _, v := range e.versions {
-		if state, why := v.shown(); state != Ready && why != reasonUnloaded {
+		if v.state == Ready && v.model.broken() || v.state != Ready && v.reason != reasonUnloaded {
 			return false
 		}
 	}
@@ -231,7 +231,7 @@ func (c *change) compare() {
 	for _, n := range c.plan.Versions {
 		m := c.serving[n]
 		switch {
-		case m == nil || m.fault() != nil || !sameConfig || !c.prev.look.sameVersion(c.tried, n):
+		case m == nil || m.broken() || !sameConfig || !c.prev.look.sameVersion(c.tried, n):
 			c.build = append(c.build, n)
 		case sameInstances:
 			c.keep[n] = true

@@ -35,6 +35,9 @@ type Config struct {
 	// those of all samples on all instances; 0: 100,000.
 	WarmupRequests int
 	WarmupTime     time.Duration // --model-warmup-max-secs: of one version; 0: 5 minutes
+	// WorkerWait is --worker-wait-secs: how long requests of a version wait while none of its
+	// instances is in service; 0: 30 s.
+	WorkerWait time.Duration
 	// GPULimits is --model-load-gpu-limit: CUDA ordinal → the most of its memory, as a
 	// fraction, that may be in use when a model is loaded onto it.
 	GPULimits map[int]float64
@@ -73,10 +76,15 @@ const (
 	DefaultWarmupTime     = 5 * time.Minute
 )
 
+// DefaultWorkerWait is how long requests wait for a worker that is gone: one that crashed is started
+// again and loads its models in that time, as a rule.
+const DefaultWorkerWait = 30 * time.Second
+
 func (c *Config) loadTime() time.Duration   { return cmp.Or(c.LoadTime, defaultLoadTime) }
 func (c *Config) loadFiles() int64          { return cmp.Or(c.LoadFiles, defaultLoadFiles) }
 func (c *Config) warmupRequests() int       { return cmp.Or(c.WarmupRequests, DefaultWarmupRequests) }
 func (c *Config) warmupTime() time.Duration { return cmp.Or(c.WarmupTime, DefaultWarmupTime) }
+func (c *Config) workerWait() time.Duration { return cmp.Or(c.WorkerWait, DefaultWorkerWait) }
 
 // options are the settings for one backend, its own before those for all.
 func (c *Config) options(backend string) map[string]string {

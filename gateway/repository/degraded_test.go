@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A model without an instance is not ready. For restartTime its requests are worth sending,
+// A model without an instance is not ready. For WorkerWait its requests are worth sending,
 // since they wait for the worker that comes back; an ensemble's as well.
 func TestDegraded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestDegraded(t *testing.T) {
 		check("one of two instances lost", true, true)
 		spec.Changed(1, false)
 		check("both lost", false, true)
-		time.Sleep(restartTime - 1)
+		time.Sleep(DefaultWorkerWait - 1)
 		check("just before the time is over", false, true)
 		time.Sleep(1)
 		check("they don't come back", false, false)

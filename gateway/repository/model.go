@@ -38,6 +38,8 @@ type Model struct {
 	// data or more than its form decide whether it is valid, or where validation changes it.
 	token *token
 
+	workerWait time.Duration // Config.WorkerWait
+
 	namespace string // its repository, where namespaces are on
 	needs     []Need // an ensemble's steps; nil for all others
 
@@ -211,18 +213,24 @@ func (m *Model) setScheduler(s schedule.Scheduler) {
 // from it.
 func (m *Model) Ready() bool { return m.ready.Load() > 0 && m.fault() == nil }
 
-// restartTime is how long requests of a model without an instance are worth waiting for: a
-// worker that crashed is started again and loads its models in that time, as a rule.
-const restartTime = 30 * time.Second
-
 // awaited says that the model is ready, or that its instances were lost a moment ago and
 // come back with their worker, for which its requests wait.
 func (m *Model) awaited() bool {
 	lost := m.lost.Load()
-	return m.fault() == nil && (m.ready.Load() > 0 || lost != 0 && infer.Now()-lost < int64(restartTime))
+	return m.fault() == nil && (m.ready.Load() > 0 || lost != 0 && infer.Now()-lost < int64(m.workerWait))
 }
 
-// fault says why the version's scheduler can't serve; nil: it can. It takes no lock.
+// WorkerWait is how long requests wait while no instance is in service.
+func (m *Model) WorkerWait() time.Duration { return m.workerWait }
+
+// broken says that the version's scheduler met a panic and could not begin anew.
+func (m *Model) broken() bool {
+	err := m.fault()
+	return err != nil && infer.CodeOf(err) != infer.Unavailable
+}
+
+// fault says why the version's scheduler can't serve: it is broken, or no instance has been in service
+// for the time of Config.WorkerWait. nil: it can. It takes no lock.
 func (m *Model) fault() error {
 	if f, ok := m.scheduler.(schedule.Faulty); ok {
 		return f.Fault()

@@ -50,7 +50,7 @@ func (r *Repository) entryReadyLocked(k key, e *entry) bool {
 }
 
 // Degraded says that requests are worth sending here, although Ready may say no: some
-// model is ready, or lost its last instance less than restartTime ago, so that its requests
+// model is ready, or lost its last instance less than Config.WorkerWait ago, so that its requests
 // wait for the worker that is started again. Others may be loaded meanwhile, or have failed.
 func (r *Repository) Degraded() bool {
 	if !r.cfg.StrictReadiness {
@@ -229,22 +229,37 @@ func (r *Repository) Index(ready bool) *inference.RepositoryIndexResponse {
 			add(k.name, "", Loading.String(), "")
 		}
 		for _, n := range slices.Sorted(maps.Keys(e.versions)) {
-			state, why := e.versions[n].shown()
+			state, why := r.shown(k.namespace, e.versions[n])
 			add(k.name, strconv.FormatInt(n, 10), state.String(), why)
 		}
 	}
 	return resp
 }
 
-// shown is what the index says of a version: one whose scheduler can't serve is
-// UNAVAILABLE, though it stays loaded until it is replaced or can again.
-func (v *version) shown() (State, string) {
+// shown is what the index says of a version: one whose scheduler, or that of a model which it needs, can't
+// serve is UNAVAILABLE, though it stays loaded until it is replaced or can again.
+func (r *Repository) shown(namespace string, v *version) (State, string) {
 	if v.state == Ready {
-		if err := v.model.fault(); err != nil {
+		if err := r.faultOf(namespace, v.model, 0); err != nil {
 			return Unavailable, reason(err)
 		}
 	}
 	return v.state, v.reason
+}
+
+// faultOf is the fault of a version, or of one that it needs; nil: there is none.
+func (r *Repository) faultOf(namespace string, m *Model, depth int) error {
+	if err := m.fault(); err != nil || depth > deepestStep {
+		return err
+	}
+	for _, n := range m.needs {
+		if step := r.view.Load().step(namespace, n); step != nil {
+			if err := r.faultOf(step.namespace, step, depth+1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // listed are the folders of the repositories that are on this machine; what can't be

@@ -145,7 +145,9 @@ type Deps struct {
 	Clock    Clock
 	IDs      *atomic.Uint64 // batch numbers, shared by all schedulers of a gateway
 	Log      *slog.Logger
-	Steps    Steps // for ensembles alone: the way to other models
+	// WorkerWait is how long requests wait while no instance is in service; 0: no bound.
+	WorkerWait time.Duration
+	Steps      Steps // for ensembles alone: the way to other models
 	// Sequences are the rules of models with sequence_batching; the zero value has no bounds.
 	Sequences SequenceRules
 	// States are the files that implicit states begin with, by their data_file.

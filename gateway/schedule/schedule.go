@@ -31,10 +31,11 @@ type Scheduler interface {
 	Drain(ctx context.Context) error
 }
 
-// Faulty is a Scheduler that a panic may leave unable to serve.
+// Faulty is a Scheduler that a panic, or the end of its workers, may leave unable to serve.
 type Faulty interface {
-	// Fault says why no request can be served now, without the panic's own words; nil: they
-	// can. It may be so again without a new scheduler: requests that come have it try.
+	// Fault says why no request can be served now; nil: they can. Internal: a panic, in other words
+	// than its own. Unavailable: no instance has been in service for Deps.WorkerWait. Both may end
+	// without a new scheduler.
 	Fault() error
 	// Notify names a function that is called, without the scheduler's locks and from any
 	// goroutine, after what Fault says has changed. It is called once, before the first

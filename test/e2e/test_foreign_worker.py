@@ -336,3 +336,39 @@ def test_golden_tables(name):
     want.pop("handle", None), want.pop("instance", None)  # which a mailbox stands for
     table = bytes.fromhex("".join((GOLDEN / f"{name}.table").read_text().split()))
     assert byte_table.read(name, table) == byte_table.plain(want)
+
+
+def test_gone(joined):
+    """A worker that doesn't come back keeps nobody waiting: calls get 503 after --worker-wait-secs, then at once, and neither the
+    index nor the ready calls say that the model is ready. It heals by itself."""
+    server, workers = joined(flags=["--worker-wait-secs=2"])
+    body = json.dumps({"inputs": [{"name": "DELAY_MS", "shape": [1], "datatype": "INT32", "data": [1]}]}).encode()
+
+    def call():
+        begin = time.monotonic()
+        status, headers, text = server.ask("/v2/models/sleeper/infer", body)
+        return status, headers.get("x-sluice-reason"), text, time.monotonic() - begin
+
+    def index():
+        status, _, text = server.ask("/v2/repository/index", b"{}")
+        assert status == 200
+        return {m["name"]: (m["state"], m.get("reason", "")) for m in json.loads(text)}
+
+    assert call()[0] == 200 and index()["sleeper"] == ("READY", "")
+    workers[0].kill()
+    harness.wait_for(lambda: server.status("/v2/models/sleeper/ready") != 200, 10, "the model is not ready")
+    status, reason, text, took = call()
+    assert (status, reason) == (503, "not_ready") and b"no worker has served model 'sleeper' version 1 for 2s" in text and took < 10
+    assert call()[3] < 1.5, "nobody waits any more"
+    assert index()["sleeper"] == ("UNAVAILABLE", "Unavailable: no worker has served model 'sleeper' version 1 for 2s")
+    assert server.status("/v2/models/sleeper/ready") != 200 and server.status("/v2/health/ready") != 200
+    with grpcclient.InferenceServerClient(server.grpc) as c:
+        t = grpcclient.InferInput("DELAY_MS", [1], "INT32")
+        t.set_data_from_numpy(np.array([1], np.int32))
+        with pytest.raises(InferenceServerException) as told:
+            c.infer("sleeper", [t])
+        assert told.value.status() == "StatusCode.UNAVAILABLE"
+    workers.append(Worker(workers[0].port))
+    harness.wait_for(lambda: server.status("/v2/models/sleeper/ready") == 200, 20, "the model is ready again")
+    assert call()[0] == 200 and index()["sleeper"] == ("READY", "")
+    assert server.status("/v2/health/ready") == 200

@@ -39,6 +39,7 @@ type Config struct {
 	StartTimeout  time.Duration // until a worker has said hello; 30 s
 	WatchInterval time.Duration // between reports of a worker; 1 s
 	HealthTimeout time.Duration // a worker silent for so long is ended; 10 s
+	WaitTime      time.Duration // how long a load waits for a worker that is down; 30 s
 	KillAfter     time.Duration // how long a worker may take to end by itself; 3 s
 
 	Backoff      time.Duration // before the second restart in a row, doubled for each after; 100 ms
@@ -121,6 +122,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.StartTimeout, 30*time.Second)
 	setDefault(&c.WatchInterval, time.Second)
 	setDefault(&c.HealthTimeout, 10*time.Second)
+	setDefault(&c.WaitTime, 30*time.Second)
 	setDefault(&c.KillAfter, 3*time.Second)
 	setDefault(&c.Backoff, 100*time.Millisecond)
 	setDefault(&c.BackoffMax, 10*time.Second)

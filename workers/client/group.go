@@ -74,7 +74,7 @@ func (g *group) request(handle uint64) *workerpb.LoadRequest {
 // died of another version, so it is tried again, then by itself.
 func (g *group) loadFirst(ctx context.Context) error {
 	for {
-		s, err := g.worker.current(ctx)
+		s, err := g.worker.await(ctx)
 		if err != nil {
 			return err
 		}

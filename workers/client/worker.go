@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -188,6 +189,14 @@ func (w *worker) seen(m *workerpb.WatchResponse) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.report = m
+}
+
+// await is current for whom it serves: it waits no longer than Config.WaitTime.
+func (w *worker) await(ctx context.Context) (*session, error) {
+	most := w.owner.cfg.WaitTime
+	ctx, stop := context.WithTimeoutCause(ctx, most, fmt.Errorf("it has been down for %v", most))
+	defer stop()
+	return w.current(ctx)
 }
 
 // current waits until the worker is up.

@@ -270,7 +270,7 @@ func (w *Workers) Describe(ctx context.Context, backend, modelFile string, cfg *
 	if err != nil {
 		return nil, err
 	}
-	s, err := k.current(ctx)
+	s, err := k.await(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -151,8 +151,13 @@ func config() sequence.Config {
 // begin makes a scheduler over adders.
 func begin(t *testing.T, cfg sequence.Config, obs schedule.Observer, mem schedule.Memory, adders ...*adder) (*sequence.Scheduler, *sync.WaitGroup) {
 	t.Helper()
+	return beginWith(t, cfg, schedule.Deps{Memory: mem, Observer: obs, Clock: schedule.GoClock{}, IDs: new(atomic.Uint64),
+		Log: slog.New(slog.DiscardHandler)}, adders...)
+}
+
+func beginWith(t *testing.T, cfg sequence.Config, d schedule.Deps, adders ...*adder) (*sequence.Scheduler, *sync.WaitGroup) {
+	t.Helper()
 	s, wg := &atomic.Pointer[sequence.Scheduler]{}, &sync.WaitGroup{}
-	d := schedule.Deps{Memory: mem, Observer: obs, Clock: schedule.GoClock{}, IDs: new(atomic.Uint64), Log: slog.New(slog.DiscardHandler)}
 	for i, a := range adders {
 		a.t, a.s, a.index, a.wg, a.count = t, s, i, wg, map[uint64]int{}
 		d.Executors = append(d.Executors, a)

@@ -348,6 +348,9 @@ func (s *Serve) workers() []flag {
 		{name: "worker", arg: "host:port", repeat: true, help: "A worker that somebody else started (sluice-worker --listen), on another host, or " +
 			"as unix:PATH on this one, which then shares memory; may be given several times.",
 			set: func(v string) error { w.Remote = append(w.Remote, v); return nil }},
+		{name: "worker-wait-secs", arg: "integer", def: "30", help: "Seconds that requests of a model and load calls wait while no worker " +
+			"serves, as one does that is started again. Then they are refused with 503, further requests at once, and the repository " +
+			"index says UNAVAILABLE, until a worker serves again.", set: secondsInto(&w.Wait)},
 		{name: "local-workers", arg: "boolean", def: "true", help: "Start worker processes; false: those of --worker alone.", set: boolInto(&w.Local)},
 		{name: "worker-cert", arg: "string", help: "PEM file of the certificate shown to workers of --worker.", set: stringInto(&w.TLS.Cert)},
 		{name: "worker-key", arg: "string", help: "PEM file of its key.", set: stringInto(&w.TLS.Key)},

@@ -44,6 +44,9 @@ func (d *Driver) againLocked() {
 // Fault is schedule.Faulty's. It takes no lock.
 func (d *Driver) Fault() error {
 	if !d.broken.is.Load() {
+		if d.unserved.is.Load() {
+			return d.faultUnserved()
+		}
 		return nil
 	}
 	return infer.Errorf(infer.Internal, "the scheduler met a fault and could not begin anew; the log says which")

@@ -103,6 +103,7 @@ type Driver struct {
 	stage    Stage // nil: none
 	era      int   // counts cores
 	broken   broken
+	unserved unserved
 	health   queue.Instances // what the core knows of them, but for who is held back
 	waiting  waiting         // what the core has in line
 	told     int             // of waiting, to the observer
@@ -133,6 +134,7 @@ func New(cfg Config, deps schedule.Deps) (*Driver, error) {
 		health:  queue.NewInstances(len(deps.Executors)),
 		layout:  layout{memory: deps.Memory, maxRows: max(cfg.Model.MaxBatchSize, 1)},
 	}
+	d.unserved.wait = deps.WorkerWait
 	if d.core, d.stage = cfg.Make(); d.stage != nil {
 		d.layout.memory = nil // the stage lays batches out
 		d.staged = true
@@ -235,6 +237,8 @@ func (d *Driver) admitLocked(it *item) (rival *item, err error) {
 	switch {
 	case d.stopping.Load():
 		return nil, d.stoppingError(it.req)
+	case d.unserved.is.Load():
+		return nil, d.errUnserved(it.req)
 	case d.core.Full(&it.Entry):
 		if rival = d.yields(it); rival == nil {
 			// Source: PolicyQueue::Enqueue of the original's scheduler_utils.cc.
@@ -325,6 +329,7 @@ func (d *Driver) expire(n *news) {
 		d.failLocked(e.Owner.(*item), d.expired(e))
 	}
 	d.nextLocked(now)
+	d.servedLocked(now)
 	d.idleLocked()
 }
 
@@ -376,7 +381,9 @@ func (d *Driver) turned(i int, up bool, n *news) {
 		d.core.Down(i)
 		d.withdrawLocked(i)
 	}
-	d.nextLocked(d.deps.Clock.Now()) // a core may refuse what waits for one that is down
+	now := d.deps.Clock.Now()
+	d.nextLocked(now) // a core may refuse what waits for one that is down
+	d.servedLocked(now)
 }
 
 // Ready is Scheduler.Ready.

@@ -171,6 +171,9 @@ func (b *batch) end(now int64, lost bool, e *ending) (ended bool) {
 		d.freedLocked(b.instance, now)
 	}
 	b.releaseLocked(e.again)
+	if lost {
+		d.servedLocked(now)
+	}
 	e.whole = true
 	return true
 }

@@ -146,6 +146,7 @@ func (d *Driver) renewLocked(n *news) {
 	if d.beginLocked(); d.broken.is.Load() && !d.stopping.Load() {
 		d.againLocked()
 	}
+	quietly(func() { d.servedLocked(d.deps.Clock.Now()) }) // arms what was armed
 	d.idleLocked()
 }
 
