@@ -44,7 +44,7 @@ type Config struct {
 
 	Backoff      time.Duration // before the second restart in a row, doubled for each after; 100 ms
 	BackoffMax   time.Duration // 10 s
-	HealthyAfter time.Duration // after so long without a fault the next restart is at once; 30 s
+	HealthyAfter time.Duration // who served at least so long is started again at once (backoff); 1 s
 }
 
 // Ears serve what comes through memory; gateway/loop fits it.
@@ -126,7 +126,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.KillAfter, 3*time.Second)
 	setDefault(&c.Backoff, 100*time.Millisecond)
 	setDefault(&c.BackoffMax, 10*time.Second)
-	setDefault(&c.HealthyAfter, 30*time.Second)
+	setDefault(&c.HealthyAfter, time.Second)
 	setDefault(&c.Lane.Mailboxes, 1024)
 }
 

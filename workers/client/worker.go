@@ -53,6 +53,7 @@ func (w *worker) supervise(ctx context.Context, first chan<- error) {
 	defer w.close()
 	b := backoff{base: w.owner.cfg.Backoff, most: w.owner.cfg.BackoffMax}
 	for n := 0; ; n++ {
+		begun := time.Now()
 		s, err := w.open(ctx)
 		var groups []*group
 		if err == nil {
@@ -65,10 +66,8 @@ func (w *worker) supervise(ctx context.Context, first chan<- error) {
 			}
 		}
 		if err == nil {
-			healthy := w.serve(ctx, s, groups)
-			if healthy > w.owner.cfg.HealthyAfter {
-				b.reset()
-			}
+			loaded := w.serve(ctx, s, groups)
+			b.served(loaded.Sub(begun), time.Since(loaded), w.owner.cfg.HealthyAfter)
 		} else if ctx.Err() == nil {
 			w.log.Error("worker does not start", "error", err)
 		}
@@ -106,15 +105,18 @@ func (w *worker) open(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// serve runs a session that has begun to its end, loading groups first, and says how
-// long that was.
-func (w *worker) serve(ctx context.Context, s *session, begun []*group) time.Duration {
-	start := time.Now()
+// serve runs a session that has begun to its end, loading groups first, and says when they were loaded.
+func (w *worker) serve(ctx context.Context, s *session, begun []*group) (loaded time.Time) {
 	tasks, stop := context.WithCancel(ctx)
 	defer stop()
+	var reloads sync.WaitGroup
 	for _, g := range begun {
-		s.tasks.Go(func() { g.reload(tasks, s) })
+		reloads.Go(func() { g.reload(tasks, s) })
 	}
+	s.tasks.Go(func() {
+		reloads.Wait()
+		loaded = time.Now()
+	})
 	s.tasks.Go(func() { s.watch(tasks, &w.owner.cfg, w.seen) })
 	s.tasks.Go(func() { s.guard(tasks, &w.owner.cfg) })
 	w.log.Info("worker is up", "pid", s.hello.Pid, "version", s.hello.WorkerVersion, "local_lane", s.hello.Lane != 0)
@@ -137,8 +139,12 @@ func (w *worker) serve(ctx context.Context, s *session, begun []*group) time.Dur
 	for _, g := range groups {
 		g.fail()
 	}
-	s.end(grace)
-	return time.Since(start)
+	ended := time.Now()
+	s.end(grace) // waits for the tasks, so loaded is set
+	if loaded.After(ended) {
+		loaded = ended // the end came first
+	}
+	return loaded
 }
 
 // begin publishes a session and returns what has to be loaded.
@@ -238,23 +244,4 @@ func (w *worker) returnBoxes(boxes []int) {
 	defer w.mu.Unlock()
 	w.boxes = append(w.boxes, boxes...)
 	w.placed -= len(boxes)
-}
-
-// backoff is how long to wait before the next start: not at all, then base, doubled
-// each time up to most.
-type backoff struct {
-	base, most time.Duration
-	delay      time.Duration
-	tried      bool
-}
-
-func (b *backoff) reset() { b.tried, b.delay = false, 0 }
-
-func (b *backoff) next() time.Duration {
-	if !b.tried {
-		b.tried = true
-		return 0
-	}
-	b.delay = min(max(2*b.delay, b.base), b.most)
-	return b.delay
 }
