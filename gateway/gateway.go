@@ -34,6 +34,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/stats"
 	"github.com/sluice-serve/sluice/gateway/vertex"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/tick"
 	"github.com/sluice-serve/sluice/tracing"
 	"github.com/sluice-serve/sluice/tracing/otlp"
 	"github.com/sluice-serve/sluice/workers/client"
@@ -450,8 +451,8 @@ func (g *Gateway) close(ctx context.Context) error {
 
 // watchWorkers carries the workers' reports to the metrics until ctx ends.
 func (g *Gateway) watchWorkers(ctx context.Context) {
-	tick := time.NewTicker(g.cfg.Metrics.Interval)
-	defer tick.Stop()
+	look := tick.New(g.cfg.Metrics.Interval)
+	defer look.Stop()
 	restarts := map[string]int{}
 	for {
 		for _, s := range g.workers.States() {
@@ -465,7 +466,8 @@ func (g *Gateway) watchWorkers(ctx context.Context) {
 			}
 		}
 		select {
-		case <-tick.C:
+		case <-look.C:
+			look.Next()
 		case <-ctx.Done():
 			return
 		}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-serve/sluice/internal/tick"
 )
 
 // The bounds of what a process at rest keeps for itself: Go collects by what was allocated,
@@ -39,14 +41,15 @@ func (s spare) due(before spare) bool {
 
 // giveBack gives memory back to the system whenever the process is at rest, until ctx ends.
 func (g *Gateway) giveBack(ctx context.Context) {
-	tick := time.NewTicker(spareEvery)
-	defer tick.Stop()
+	look := tick.New(spareEvery)
+	defer look.Stop()
 	before := readSpare()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-look.C:
+			look.Next()
 		}
 		now := readSpare()
 		if now.due(before) {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sluice-serve/sluice/internal/tick"
 	"github.com/sluice-serve/sluice/proto/worker"
 )
 
@@ -29,14 +30,15 @@ func (s *service) Watch(r *worker.WatchRequest, server grpc.ServerStreamingServe
 	if ms := r.GetIntervalMs(); ms > 0 {
 		interval = max(time.Duration(min(ms, int64(time.Hour/time.Millisecond)))*time.Millisecond, shortInterval)
 	}
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
+	next := tick.New(interval)
+	defer next.Stop()
 	for {
 		if err := server.Send(s.worker.state(c)); err != nil {
 			return err
 		}
 		select {
-		case <-tick.C:
+		case <-next.C:
+			next.Next()
 		case <-s.worker.stopping:
 			return nil
 		case <-server.Context().Done():

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/gateway/logfile"
+	"github.com/sluice-serve/sluice/internal/tick"
 )
 
 // lastWords is how long the last lines may take once the log ends.
@@ -50,8 +51,8 @@ func (l *Log) Run(ctx context.Context) error {
 
 // serve is Run as long as the file takes lines.
 func (l *Log) serve(ctx context.Context) error {
-	tick := time.NewTicker(l.pace)
-	defer tick.Stop()
+	pace := tick.New(l.pace)
+	defer pace.Stop()
 	looked := time.Now()
 	for {
 		select {
@@ -63,7 +64,8 @@ func (l *Log) serve(ctx context.Context) error {
 			l.reopen()
 		case <-l.wake:
 			l.flush()
-		case now := <-tick.C:
+		case now := <-pace.C:
+			pace.Next()
 			l.flush()
 			if now.Sub(looked) >= 5*l.pace {
 				looked = now

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/internal/configfile"
+	"github.com/sluice-serve/sluice/internal/tick"
 )
 
 // Config says where identity and policy are written. The zero value asks nobody for who
@@ -130,14 +131,19 @@ func (a *Auth) Run(ctx context.Context) error {
 			cancel()
 		}
 	}()
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
+	if a.follower.Fixed() { // nothing names an issuer
+		<-ctx.Done()
+		return nil
+	}
+	look := tick.New(pollEvery)
+	defer look.Stop()
 	for {
 		a.follow(ctx, &fetching, running)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-look.C:
+			look.Next()
 		}
 		a.look(time.Now())
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/loop"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/tick"
 )
 
 // Config bounds a Server. All fields but Loops and Scarce must be set: a zero is a limit of
@@ -193,12 +194,13 @@ func (s *Server) begin() (bool, error) {
 
 // clock calls tick until the server is closed.
 func (s *Server) clock() {
-	t := time.NewTicker(time.Second)
+	t := tick.New(time.Second)
 	defer t.Stop()
 	for {
 		select {
 		case at := <-t.C:
 			s.tick(at)
+			t.Next()
 		case <-s.ticks:
 			return
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/tick"
 )
 
 // Where memory is scarce, who takes nothing of the answers that wait for him loses them
@@ -47,12 +48,13 @@ func (s *Server) relieve() {
 	}
 	r.begun = true
 	r.runs.Go(func() {
-		t := time.NewTicker(r.every)
+		t := tick.New(r.every)
 		defer t.Stop()
 		for {
 			select {
 			case <-t.C:
 				s.look(m, infer.Now())
+				t.Next()
 			case <-r.ended:
 				return
 			}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/tick"
 )
 
 // Large replies on net/http are written piece by piece, so that it shows whether their clients take them: while memory
@@ -108,11 +109,12 @@ func (h *handler) writeLarge(w http.ResponseWriter, r *Reply) error {
 
 // relieve drops replies that clients don't take while memory is scarce, once a second until done closes.
 func (h *handler) relieve(done <-chan struct{}, scarce func() bool, log *slog.Logger) {
-	t := time.NewTicker(time.Second)
+	t := tick.New(time.Second)
 	defer t.Stop()
 	for {
 		select {
 		case <-t.C:
+			t.Next()
 			if n := h.large.drop(infer.Now(), listen.Patience, scarce); n > 0 {
 				log.Warn("HTTP (net/http): memory is scarce, clients that don't take their answers are cut off", "cut", n)
 			}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	orcav3 "github.com/cncf/xds/go/xds/data/orca/v3"
+
+	"github.com/sluice-serve/sluice/internal/tick"
 )
 
 // Config says how often a Meter looks. Zero fields take the default.
@@ -20,10 +22,16 @@ type Config struct {
 type Deps struct {
 	// Models appends what there is. It is called by one goroutine at a time.
 	Models func(to []Model) []Model
-	// Machine is asked once a second; nil: not known.
+	// Machine is asked once a second, while nobody asks for reports every ten; nil: not known.
 	Machine func() Machine
 	Ready   func() bool // nil: no
 }
+
+// machineEvery and machineIdle are the times between two questions to Deps.Machine.
+const (
+	machineEvery = time.Second
+	machineIdle  = 10 * time.Second
+)
 
 // patience is how many looks without a question it takes to become idle.
 const patience = 250
@@ -94,25 +102,28 @@ func (m *Meter) Full() *orcav3.OrcaLoadReport {
 func (m *Meter) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	idle := tick.New(m.cfg.Idle)
+	defer idle.Stop()
 	quiet := 0
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
+		case <-idle.C:
 		case <-m.wake:
 		}
-		m.look()
 		quiet++
 		if m.asked.Swap(false) {
 			quiet = 0
 		}
-		wait := m.cfg.Interval
 		m.idle.Store(quiet > patience)
+		m.look()
 		if quiet > patience {
-			wait = m.cfg.Idle
+			idle.Next()
+		} else {
+			timer.Reset(m.cfg.Interval)
 		}
-		timer.Reset(wait)
 	}
 }
 
@@ -121,7 +132,11 @@ func (m *Meter) look() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	if m.deps.Machine != nil && now.Sub(m.beat) >= time.Second {
+	every := machineEvery
+	if m.idle.Load() {
+		every = machineIdle
+	}
+	if m.deps.Machine != nil && now.Sub(m.beat) >= every {
 		m.beat, m.machine = now, m.deps.Machine()
 	}
 	m.models = m.deps.Models(m.models[:0])

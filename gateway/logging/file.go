@@ -15,20 +15,30 @@ const complainFor = time.Minute
 // Run keeps the file at its name until ctx ends: it is opened again when reopen says so
 // (SIGHUP), and within a second when the name belongs to another file. reopen may be nil.
 func (l *Log) Run(ctx context.Context, reopen <-chan os.Signal) error {
-	tick := time.NewTicker(l.lookEvery)
-	defer tick.Stop()
+	var look <-chan time.Time // without a file there is nothing to look at
+	if l.hasFile() {
+		tick := time.NewTicker(l.lookEvery)
+		defer tick.Stop()
+		look = tick.C
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-reopen:
 			l.Reopen()
-		case <-tick.C:
+		case <-look:
 			if l.moved() {
 				l.Reopen()
 			}
 		}
 	}
+}
+
+func (l *Log) hasFile() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.file != nil
 }
 
 func (l *Log) moved() bool {

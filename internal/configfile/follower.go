@@ -65,6 +65,9 @@ const (
 	Failed                  // the files are others and bad; what is in force stays
 )
 
+// Fixed says that the configuration reads no file, so that no Look will find another one.
+func (f *Follower[T]) Fixed() bool { return len(f.files) == 0 }
+
 // Look looks at the files once. The value is that of load where the Result is Changed; the error, which is given once
 // for each fault, is that of load where it is Failed.
 func (f *Follower[T]) Look(now time.Time) (value T, result Result, err error) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/internal/tick"
 	workerpb "github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/shm"
 	"github.com/sluice-serve/sluice/workers/wire"
@@ -303,16 +304,19 @@ func (s *session) watch(ctx context.Context, c *Config, seen func(*workerpb.Watc
 }
 
 // healthChecks is how often within the health timeout a worker is asked after. One
-// look at its end would kill workers when it was the gateway that stood still.
-const healthChecks = 4
+// look at its end would kill workers when it was the gateway that stood still. With the
+// defaults the looks are together with the reports.
+const healthChecks = 5
 
 // guard fails the session when the worker is silent for too long, until ctx ends.
 func (s *session) guard(ctx context.Context, c *Config) {
-	t := time.NewTicker(max(c.HealthTimeout/healthChecks, 1))
+	t := tick.New(max(c.HealthTimeout/healthChecks, 1))
 	defer t.Stop()
+	s.alive.Store(true) // the first look may be an early one
 	for missed := 0; missed < healthChecks; {
 		select {
 		case <-t.C:
+			t.Next()
 		case <-ctx.Done():
 			return
 		}
