@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/repository/agent"
 	"github.com/sluice-serve/sluice/gateway/repository/cloud"
 	"github.com/sluice-serve/sluice/tracing"
+	"github.com/sluice-serve/sluice/workers/client"
 )
 
 // Config is one gateway in values; flags decode to it. The zero value of a field that
@@ -150,7 +151,10 @@ type WorkersConfig struct {
 	// open; 0: their default.
 	OpenTimeout time.Duration
 	Wait        time.Duration // --worker-wait-secs
-	GPUs        []int         // CUDA ordinals of this host; nil: those that are found
+	// Processes is --worker-processes: backend → how models share processes; "" is for all others.
+	Processes    map[string]client.Sharing
+	ProcessLimit int   // --worker-process-limit
+	GPUs         []int // CUDA ordinals of this host; nil: those that are found
 }
 
 // DefaultConfig is a gateway without flags.
@@ -169,7 +173,7 @@ func DefaultConfig() Config {
 		Metrics: MetricsConfig{Listen: Listen{Allow: true, Port: 8002}, GPU: true, CPU: true, Interval: 2 * time.Second,
 			Counters: true},
 		Observe:   ObserveConfig{AccessLog: accesslog.DefaultConfig()},
-		Workers:   WorkersConfig{Local: true, Wait: repository.DefaultWorkerWait, RequestArena: 256 << 20, ResponseArena: 256 << 20},
+		Workers:   WorkersConfig{Local: true, Wait: repository.DefaultWorkerWait, ProcessLimit: 64, RequestArena: 256 << 20, ResponseArena: 256 << 20},
 		XDS:       DefaultXDS(),
 		Sequences: SequencesConfig{SlotTimeout: time.Minute},
 		BodyLimit: 1 << 30, ResponseLimit: 512 << 20, ClassesLimit: classification.DefaultMaxBytes,

@@ -454,15 +454,25 @@ func (g *Gateway) watchWorkers(ctx context.Context) {
 	look := tick.New(g.cfg.Metrics.Interval)
 	defer look.Stop()
 	restarts := map[string]int{}
+	known := map[string]bool{}
 	for {
+		clear(known)
 		for _, s := range g.workers.States() {
+			known[s.Worker] = true
 			w := g.stats.Worker(s.Worker)
 			w.SetUp(s.Up)
-			for ; restarts[s.Worker] < s.Restarts; restarts[s.Worker]++ {
+			for n := restarts[s.Worker]; n < s.Restarts; n++ {
 				w.Restarted()
 			}
+			restarts[s.Worker] = s.Restarts
 			if s.Report != nil {
 				w.Report(s.Report)
+			}
+		}
+		for name := range restarts { // processes that ended with their models
+			if !known[name] {
+				g.stats.RemoveWorker(g.stats.Worker(name))
+				delete(restarts, name)
 			}
 		}
 		select {

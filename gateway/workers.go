@@ -20,7 +20,7 @@ func workersConfig(c *Config) (client.Config, error) {
 	w := &c.Workers
 	out := client.Config{GatewayVersion: c.Version, RequestArena: w.RequestArena, ResponseArena: w.ResponseArena,
 		UseStream: w.Stream, WatchInterval: c.Metrics.Interval,
-		WaitTime: w.Wait}
+		WaitTime: w.Wait, Processes: w.Processes, MaxProcesses: w.ProcessLimit}
 	if w.Local {
 		var err error
 		if out.Local, err = w.localWorkers(); err != nil {

@@ -25,6 +25,12 @@ type Config struct {
 	Local  []LocalWorker
 	Remote []RemoteWorker
 
+	// Processes says by backend how models share the processes of this host; "" is for all others. nil: all
+	// share those of Local. A model's parameter ProcessParameter goes before it.
+	Processes map[string]Sharing
+	// MaxProcesses bounds the processes beside those of Local; 64.
+	MaxProcesses int
+
 	GatewayVersion string
 
 	RequestArena  int64 // bytes that bodies and batches to all local workers share; 256 MiB
@@ -128,6 +134,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.BackoffMax, 10*time.Second)
 	setDefault(&c.HealthyAfter, time.Second)
 	setDefault(&c.Lane.Mailboxes, 1024)
+	setDefault(&c.MaxProcesses, 64)
 }
 
 func setDefault[T comparable](v *T, d T) {
@@ -160,6 +167,11 @@ func (c *Config) validate() error {
 		}
 		if _, err := c.Remote[i].TLS.credentials(); err != nil {
 			errs = append(errs, fmt.Errorf("remote worker %q: %w", c.Remote[i].Address, err))
+		}
+	}
+	for backend, how := range c.Processes {
+		if !how.Valid() {
+			errs = append(errs, fmt.Errorf("backend %q can't have processes that are %q", backend, how))
 		}
 	}
 	for name, n := range map[string]int64{"request arena": c.RequestArena, "response arena": c.ResponseArena} {

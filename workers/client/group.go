@@ -42,6 +42,19 @@ type group struct {
 	memory  []*workerpb.MemoryUsage
 }
 
+// newGroup makes a group on a worker, or on the process beside it that is the model's.
+func (w *Workers) newGroup(ctx context.Context, k *worker, spec *Spec, instances []int) (*group, error) {
+	k, err := w.hold(ctx, k, spec)
+	if err != nil {
+		return nil, err
+	}
+	g, err := newGroup(k, spec, instances)
+	if err != nil {
+		w.letGo(k)
+	}
+	return g, err
+}
+
 func newGroup(w *worker, spec *Spec, instances []int) (*group, error) {
 	boxes, err := w.takeBoxes(len(instances))
 	if err != nil {
@@ -300,6 +313,7 @@ func (g *group) unload(ctx context.Context) error {
 	g.session = nil
 	w.mu.Unlock()
 	g.stop()
+	w.owner.letGo(w)
 	return nil
 }
 

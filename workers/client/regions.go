@@ -150,7 +150,7 @@ func (w *Workers) OpenRegion(ctx context.Context, r *infer.Region) error {
 		return err
 	}
 	possible := false
-	for _, k := range w.workers {
+	for _, k := range w.all() {
 		if !k.takes(r) {
 			continue
 		}
@@ -181,7 +181,7 @@ func (w *Workers) CloseRegion(ctx context.Context, slot uint32) error {
 		return infer.Errorf(infer.NotFound, "slot %d has no shared memory region", slot)
 	}
 	var gone []chan error
-	for _, k := range w.workers {
+	for _, k := range w.all() {
 		if k.takes(o.Region) {
 			told := make(chan error, 1)
 			w.forgetting.Go(func() { told <- k.forget(context.WithoutCancel(ctx), o) })
@@ -450,7 +450,7 @@ func (w *Workers) sessionOf(ctx context.Context, slot uint32) (*session, error) 
 		return nil, infer.Errorf(infer.NotFound, "slot %d has no shared memory region", slot)
 	}
 	var wait *worker
-	for _, k := range w.workers {
+	for _, k := range w.all() {
 		if !k.takes(o.Region) {
 			continue
 		}

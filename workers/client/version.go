@@ -75,7 +75,7 @@ func (w *Workers) Load(ctx context.Context, spec Spec) (*Version, error) {
 		if len(places[k]) == 0 {
 			continue
 		}
-		g, err := newGroup(k, &spec, places[k])
+		g, err := w.newGroup(ctx, k, &spec, places[k])
 		if err != nil {
 			return nil, errors.Join(err, v.Unload(ctx))
 		}

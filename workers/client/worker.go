@@ -17,6 +17,7 @@ type worker struct {
 	name    string
 	local   *LocalWorker  // one of the two is set
 	far     *RemoteWorker // somebody else started it
+	own     *ownProcess   // of a process beside the configured ones; nil: it is one of these
 	log     *slog.Logger
 	answers span          // of one that shares memory: what it answers into
 	alone   chan struct{} // holds one token: versions under which it died load one at a time

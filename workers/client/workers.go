@@ -22,8 +22,13 @@ type Workers struct {
 	log     *slog.Logger
 	budget  *infer.Budget // Deps.Responses
 	memory  *shm.Arena
-	workers []*worker
+	workers []*worker                 // the configured ones
+	list    atomic.Pointer[[]*worker] // these and those of own
+	own     processes
 	regions regionTable
+
+	// supervised supervises a worker until stop is called or Workers is closed; then it calls ended.
+	supervised func(k *worker, first chan<- error, ended func()) (stop context.CancelFunc)
 
 	handles  atomic.Uint64
 	cancel   context.CancelFunc
@@ -98,8 +103,17 @@ func Start(ctx context.Context, cfg Config, deps Deps) (*Workers, error) {
 		k.far = &cfg.Remote[i]
 		w.workers = append(w.workers, k)
 	}
+	w.listLocked() // nobody else has w yet
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w.cancel = cancel
+	w.supervised = func(k *worker, first chan<- error, ended func()) context.CancelFunc {
+		own, stop := context.WithCancel(run)
+		w.running.Go(func() {
+			defer ended()
+			k.supervise(own, first)
+		})
+		return stop
+	}
 	stop := context.AfterFunc(ctx, cancel)
 	first := make(chan error, len(w.workers))
 	for _, k := range w.workers {
@@ -153,10 +167,11 @@ func (w *worker) waitUp(ctx context.Context) bool {
 func (w *Workers) Close(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, w.kill)
 	defer stop()
+	w.own.shut()
 	w.cancel()
 	w.running.Wait()
 	w.forgetting.Wait()
-	for _, k := range w.workers {
+	for _, k := range w.all() {
 		k.mu.Lock()
 		groups := k.groupsLocked()
 		clear(k.groups)
@@ -173,7 +188,7 @@ func (w *Workers) Close(ctx context.Context) error {
 }
 
 func (w *Workers) kill() {
-	for _, k := range w.workers {
+	for _, k := range w.all() {
 		k.mu.Lock()
 		s := k.session
 		k.mu.Unlock()
@@ -194,7 +209,7 @@ func (w *Workers) Layout() *Layout { return &Layout{Arena: w.memory, w: w} }
 // Scarce says that answers which are still held take at least half of the memory that a
 // worker of this host answers into, or that one had none for a result in the last two seconds.
 func (w *Workers) Scarce() bool {
-	for _, k := range w.workers {
+	for _, k := range w.all() {
 		k.mu.Lock()
 		s := k.session
 		scarce := s != nil && s.memory != nil && s.memory.scarce()
@@ -208,7 +223,7 @@ func (w *Workers) Scarce() bool {
 
 // Ready says that every worker is up.
 func (w *Workers) Ready() bool {
-	for _, k := range w.workers {
+	for _, k := range w.all() {
 		k.mu.Lock()
 		up := k.session != nil
 		k.mu.Unlock()
@@ -221,8 +236,8 @@ func (w *Workers) Ready() bool {
 
 // States are the workers' states, local ones first.
 func (w *Workers) States() []State {
-	states := make([]State, 0, len(w.workers))
-	for _, k := range w.workers {
+	states := make([]State, 0, len(w.all()))
+	for _, k := range w.all() {
 		k.mu.Lock()
 		s := State{Worker: k.name, Local: k.local != nil, Up: k.session != nil, PID: k.hello.GetPid(), Restarts: k.restarts,
 			Since: k.since, Report: k.report}
@@ -270,6 +285,12 @@ func (w *Workers) Describe(ctx context.Context, backend, modelFile string, cfg *
 	if err != nil {
 		return nil, err
 	}
+	// What reads a model's file may end the process as its model may.
+	k, err = w.hold(ctx, k, &Spec{Name: cfg.GetName(), Backend: backend, Config: cfg})
+	if err != nil {
+		return nil, err
+	}
+	defer w.letGo(k)
 	s, err := k.await(ctx)
 	if err != nil {
 		return nil, err
@@ -308,9 +329,7 @@ func (w *Workers) choose(backend string, inst Instance, more map[*worker][]int) 
 			why = "no worker that has it can have the instance " + inst.place()
 			continue
 		}
-		k.mu.Lock()
-		rank := [2]int{far, k.placed + len(more[k])}
-		k.mu.Unlock()
+		rank := [2]int{far, w.placedOn(k) + len(more[k])}
 		if best == nil || slices.Compare(rank[:], bestRank[:]) < 0 {
 			best, bestRank = k, rank
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway"
 	"github.com/sluice-serve/sluice/gateway/repository"
 	"github.com/sluice-serve/sluice/gateway/repository/cloud"
+	"github.com/sluice-serve/sluice/workers/client"
 )
 
 // Serve is what the command line of `sluice serve` says.
@@ -351,6 +352,12 @@ func (s *Serve) workers() []flag {
 		{name: "worker-wait-secs", arg: "integer", def: "30", help: "Seconds that requests of a model and load calls wait while no worker " +
 			"serves, as one does that is started again. Then they are refused with 503, further requests at once, and the repository " +
 			"index says UNAVAILABLE, until a worker serves again.", set: secondsInto(&w.Wait)},
+		{name: "worker-processes", arg: "string", def: string(client.SharedProcess), repeat: true, help: "Which models share a worker process of this host: " +
+			"shared, all of them; backend, those of one backend; model, each has its own, whose end frees all its memory. " +
+			"BACKEND=shared|backend|model is for one backend. A model's parameter " + client.ProcessParameter + " goes before it " +
+			"(docs/0022-processes.md).", set: s.processes},
+		{name: "worker-process-limit", arg: "integer", def: strconv.Itoa(w.ProcessLimit), help: "Worker processes beside the shared ones; a load " +
+			"that needs one more is refused.", set: intInto(&w.ProcessLimit, 1, 4096)},
 		{name: "local-workers", arg: "boolean", def: "true", help: "Start worker processes; false: those of --worker alone.", set: boolInto(&w.Local)},
 		{name: "worker-cert", arg: "string", help: "PEM file of the certificate shown to workers of --worker.", set: stringInto(&w.TLS.Cert)},
 		{name: "worker-key", arg: "string", help: "PEM file of its key.", set: stringInto(&w.TLS.Key)},
@@ -370,6 +377,24 @@ func (s *Serve) workers() []flag {
 		{name: "response-arena-byte-size", arg: "integer", def: strconv.FormatInt(w.ResponseArena, 10),
 			help: "Bytes of shared memory for outputs, for each worker.", set: intInto(&w.ResponseArena, 1, 1<<46)},
 	}
+}
+
+// processes reads `<way>` or `<backend>=<way>`.
+func (s *Serve) processes(v string) error {
+	backend, way, ok := strings.Cut(v, "=")
+	if !ok {
+		backend, way = "", v
+	}
+	how := client.Sharing(way)
+	if !how.Valid() || ok && backend == "" {
+		return fmt.Errorf("'%s' is not [BACKEND=]%s, %s or %s", v, client.SharedProcess, client.BackendProcess, client.ModelProcess)
+	}
+	w := &s.Config.Workers
+	if w.Processes == nil {
+		w.Processes = map[string]client.Sharing{}
+	}
+	w.Processes[backend] = how
+	return nil
 }
 
 func (s *Serve) gpus(v string) error {
