@@ -19,6 +19,10 @@ func (p Place) IsZero() bool { return p.Region == 0 }
 // MaxRegions is how many slots of regions there are; slots count from 1.
 const MaxRegions = 1 << 16
 
+// AnswerRegions is how many of the slots, the last ones, are for the memory that workers answer into;
+// clients' regions have the others.
+const AnswerRegions = 1 << 12
+
 // MaxRegionSize bounds a region's range, in bytes.
 const MaxRegionSize = int64(1) << 40
 

@@ -86,7 +86,7 @@ func New(cfg Config, deps Deps) (*Registry, error) {
 	}
 	return &Registry{cfg: cfg, workers: deps.Workers, log: deps.Log, local: deps.Local, folder: folder,
 		shared: readSharedUID(), closing: make(chan struct{}), regions: map[uint32]*region{},
-		table: newTable(limits{cfg.MaxRegions, cfg.MaxBytes}, infer.MaxRegions-1)}, nil
+		table: newTable(limits{cfg.MaxRegions, cfg.MaxBytes}, infer.MaxRegions-infer.AnswerRegions)}, nil
 }
 
 // Spec is a region as a client registers it.

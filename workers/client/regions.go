@@ -300,6 +300,7 @@ func (w *worker) beginWithRegions(ctx context.Context, s *session) []*group {
 			}
 		}
 	}
+	w.showAnswers(s)
 	return w.begin(s)
 }
 

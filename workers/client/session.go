@@ -39,6 +39,7 @@ type session struct {
 	memory  *peerMemory   // nil: of another host
 	budget  *infer.Budget // Deps.Responses
 	regions regionSet
+	peers   *peers
 
 	cancel  context.CancelFunc // of the stream and of the tasks
 	readers sync.WaitGroup     // of results
@@ -255,6 +256,7 @@ func (s *session) start(ctx context.Context, c *Config) error {
 // startLane lets results be read, by ears or, where that is nil, by a goroutine.
 func (s *session) startLane(ears Ears) error {
 	l := newLaneLink(s.arena, s.memory)
+	l.peers = s.peers
 	s.link = l
 	if ears != nil {
 		s.readers.Add(1)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -13,14 +14,14 @@ import (
 
 // worker is one configured worker, through all of its lives.
 type worker struct {
-	owner   *Workers
-	name    string
-	local   *LocalWorker  // one of the two is set
-	far     *RemoteWorker // somebody else started it
-	own     *ownProcess   // of a process beside the configured ones; nil: it is one of these
-	log     *slog.Logger
-	answers span          // of one that shares memory: what it answers into
-	alone   chan struct{} // holds one token: versions under which it died load one at a time
+	owner *Workers
+	name  string
+	local *LocalWorker  // one of the two is set
+	far   *RemoteWorker // somebody else started it
+	own   *ownProcess   // of a process beside the configured ones; nil: it is one of these
+	log   *slog.Logger
+	shown atomic.Pointer[answerMemory] // what it answers into; nil: it shares no memory, or is down
+	alone chan struct{}                // holds one token: versions under which it died load one at a time
 
 	regionTurn chan struct{} // holds one token: who changes the regions of its sessions takes it
 
@@ -83,7 +84,7 @@ func (w *worker) supervise(ctx context.Context, first chan<- error) {
 // open makes a session, or nothing.
 func (w *worker) open(ctx context.Context) (*session, error) {
 	s := newSession(w.log)
-	s.arena, s.budget = w.owner.memory, w.owner.budget
+	s.arena, s.budget, s.peers = w.owner.memory, w.owner.budget, newPeers(w.owner, s)
 	var err error
 	if w.local != nil {
 		err = s.openLocal(&w.owner.cfg, *w.local, w.owner.memory)
@@ -120,6 +121,7 @@ func (w *worker) serve(ctx context.Context, s *session, begun []*group) (loaded 
 	})
 	s.tasks.Go(func() { s.watch(tasks, &w.owner.cfg, w.seen) })
 	s.tasks.Go(func() { s.guard(tasks, &w.owner.cfg) })
+	s.tasks.Go(func() { w.openPeers(tasks, s) })
 	w.log.Info("worker is up", "pid", s.hello.Pid, "version", s.hello.WorkerVersion, "local_lane", s.hello.Lane != 0)
 	grace := time.Duration(0)
 	select {
@@ -132,6 +134,7 @@ func (w *worker) serve(ctx context.Context, s *session, begun []*group) (loaded 
 		grace = w.owner.cfg.KillAfter
 	}
 	groups := w.finish()
+	w.hideAnswers(ctx)
 	for _, g := range groups {
 		g.down(s)
 	}
@@ -156,9 +159,6 @@ func (w *worker) begin(s *session) []*group {
 		w.restarts++
 	}
 	w.session, w.hello, w.since = s, s.hello, time.Now()
-	if s.memory != nil {
-		w.answers.set(s.memory.responses)
-	}
 	w.announceLocked()
 	return w.groupsLocked()
 }

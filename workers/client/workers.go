@@ -26,6 +26,7 @@ type Workers struct {
 	list    atomic.Pointer[[]*worker] // these and those of own
 	own     processes
 	regions regionTable
+	slots   answerSlots
 
 	// supervised supervises a worker until stop is called or Workers is closed; then it calls ended.
 	supervised func(k *worker, first chan<- error, ended func()) (stop context.CancelFunc)
