@@ -12,6 +12,9 @@
 // one is started with back-off, and loads what was loaded. A gateway's death closes
 // the socket too, so that its workers end by themselves.
 //
+// Beside the configured workers there may be processes for one backend's models, or one model's
+// (processes.go). What one process answers others of the host read without a copy (peers.go).
+//
 // Batches go through the lane to local workers (laneLink), through the gRPC stream to
 // others (streamLink); an executor hides which. Workers is started by the gateway's
 // root package and used by the repository; schedulers see infer.Executor only.
@@ -22,6 +25,6 @@
 //
 // Each worker has one goroutine (supervise) and, while it is connected, one that reads
 // completions, one that watches, and those that reload. All of them are waited for by
-// Close. Lock order: group.notify, worker.mu, executor.mu; nothing but the callback
+// Close. Lock order: processes.mu, group.notify, worker.mu, executor.mu; nothing but the callback
 // Spec.Changed runs under the first, and no callback under the others.
 package client

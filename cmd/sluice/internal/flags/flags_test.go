@@ -74,6 +74,10 @@ func TestFaults(t *testing.T) {
 		{[]string{"--client-shm-prefix=a_{principal}"}, "'a_{principal}': behind {principal} must stand a character"},
 		{[]string{"--client-shm-prefix=a_{tenant}_"}, "'a_{tenant}_': {principal} may stand in it once"},
 		{[]string{"--client-shm-prefix=a_", "--client-shm-prefix=a_{principal}_"}, "what stands before {principal} must differ"},
+		{[]string{"--worker-processes=mine"}, "'mine' is not [BACKEND=]shared, backend or model"},
+		{[]string{"--worker-processes==model"}, "'=model' is not [BACKEND=]shared"},
+		{[]string{"--worker-process-limit=0"}, "0 is not in [1, 4096]"},
+		{[]string{"--worker-wait-secs=0"}, "0 is not in [1, 31622400]"},
 		{[]string{"--backend-config=onnxruntime"}, "is not <backend>,<setting>=<value>"},
 	} {
 		_, err := ParseServe(append([]string{"--model-repository=/m"}, c.args...), none)
@@ -185,5 +189,15 @@ func TestRateLimiter(t *testing.T) {
 	}
 	if got := fmt.Sprint(s.Config.RateLimit); got != "{true [{r1 3 -1} {r1 8 1}]}" {
 		t.Errorf("got %s", got)
+	}
+}
+
+func TestWorkerProcesses(t *testing.T) {
+	w := parse(t, "--worker-processes=backend", "--worker-processes=python=model", "--worker-process-limit=3", "--worker-wait-secs=5").Config.Workers
+	if len(w.Processes) != 2 || w.Processes[""] != "backend" || w.Processes["python"] != "model" || w.ProcessLimit != 3 || w.Wait != 5*time.Second {
+		t.Errorf("got %+v", w)
+	}
+	if w := parse(t).Config.Workers; w.Processes != nil || w.ProcessLimit != 64 || w.Wait != 30*time.Second {
+		t.Errorf("without flags: %+v", w)
 	}
 }
