@@ -27,6 +27,56 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Where the bytes of a tensor lie.
+type MemoryKind int32
+
+const (
+	MemoryKind_HOST   MemoryKind = 0
+	MemoryKind_PINNED MemoryKind = 1 // host memory that a GPU reads and writes
+	MemoryKind_DEVICE MemoryKind = 2 // memory of a GPU
+)
+
+// Enum value maps for MemoryKind.
+var (
+	MemoryKind_name = map[int32]string{
+		0: "HOST",
+		1: "PINNED",
+		2: "DEVICE",
+	}
+	MemoryKind_value = map[string]int32{
+		"HOST":   0,
+		"PINNED": 1,
+		"DEVICE": 2,
+	}
+)
+
+func (x MemoryKind) Enum() *MemoryKind {
+	p := new(MemoryKind)
+	*p = x
+	return p
+}
+
+func (x MemoryKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MemoryKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_proto_worker_worker_proto_enumTypes[0].Descriptor()
+}
+
+func (MemoryKind) Type() protoreflect.EnumType {
+	return &file_proto_worker_worker_proto_enumTypes[0]
+}
+
+func (x MemoryKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MemoryKind.Descriptor instead.
+func (MemoryKind) EnumDescriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{0}
+}
+
 // How the requests' own tensors lie in an input.
 type Layout int32
 
@@ -64,11 +114,11 @@ func (x Layout) String() string {
 }
 
 func (Layout) Descriptor() protoreflect.EnumDescriptor {
-	return file_proto_worker_worker_proto_enumTypes[0].Descriptor()
+	return file_proto_worker_worker_proto_enumTypes[1].Descriptor()
 }
 
 func (Layout) Type() protoreflect.EnumType {
-	return &file_proto_worker_worker_proto_enumTypes[0]
+	return &file_proto_worker_worker_proto_enumTypes[1]
 }
 
 func (x Layout) Number() protoreflect.EnumNumber {
@@ -77,7 +127,7 @@ func (x Layout) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Layout.Descriptor instead.
 func (Layout) EnumDescriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{0}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{1}
 }
 
 // What kind of failure a client sees. The numbers are those of gRPC's status codes.
@@ -141,11 +191,11 @@ func (x Code) String() string {
 }
 
 func (Code) Descriptor() protoreflect.EnumDescriptor {
-	return file_proto_worker_worker_proto_enumTypes[1].Descriptor()
+	return file_proto_worker_worker_proto_enumTypes[2].Descriptor()
 }
 
 func (Code) Type() protoreflect.EnumType {
-	return &file_proto_worker_worker_proto_enumTypes[1]
+	return &file_proto_worker_worker_proto_enumTypes[2]
 }
 
 func (x Code) Number() protoreflect.EnumNumber {
@@ -154,7 +204,105 @@ func (x Code) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Code.Descriptor instead.
 func (Code) EnumDescriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{1}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{2}
+}
+
+type Placement_Kind int32
+
+const (
+	Placement_CPU   Placement_Kind = 0
+	Placement_GPU   Placement_Kind = 1
+	Placement_MODEL Placement_Kind = 2 // the model chooses its devices
+)
+
+// Enum value maps for Placement_Kind.
+var (
+	Placement_Kind_name = map[int32]string{
+		0: "CPU",
+		1: "GPU",
+		2: "MODEL",
+	}
+	Placement_Kind_value = map[string]int32{
+		"CPU":   0,
+		"GPU":   1,
+		"MODEL": 2,
+	}
+)
+
+func (x Placement_Kind) Enum() *Placement_Kind {
+	p := new(Placement_Kind)
+	*p = x
+	return p
+}
+
+func (x Placement_Kind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Placement_Kind) Descriptor() protoreflect.EnumDescriptor {
+	return file_proto_worker_worker_proto_enumTypes[3].Descriptor()
+}
+
+func (Placement_Kind) Type() protoreflect.EnumType {
+	return &file_proto_worker_worker_proto_enumTypes[3]
+}
+
+func (x Placement_Kind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Placement_Kind.Descriptor instead.
+func (Placement_Kind) EnumDescriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{3, 0}
+}
+
+type ModelFormat_Kind int32
+
+const (
+	ModelFormat_ANY    ModelFormat_Kind = 0
+	ModelFormat_FILE   ModelFormat_Kind = 1
+	ModelFormat_FOLDER ModelFormat_Kind = 2
+)
+
+// Enum value maps for ModelFormat_Kind.
+var (
+	ModelFormat_Kind_name = map[int32]string{
+		0: "ANY",
+		1: "FILE",
+		2: "FOLDER",
+	}
+	ModelFormat_Kind_value = map[string]int32{
+		"ANY":    0,
+		"FILE":   1,
+		"FOLDER": 2,
+	}
+)
+
+func (x ModelFormat_Kind) Enum() *ModelFormat_Kind {
+	p := new(ModelFormat_Kind)
+	*p = x
+	return p
+}
+
+func (x ModelFormat_Kind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ModelFormat_Kind) Descriptor() protoreflect.EnumDescriptor {
+	return file_proto_worker_worker_proto_enumTypes[4].Descriptor()
+}
+
+func (ModelFormat_Kind) Type() protoreflect.EnumType {
+	return &file_proto_worker_worker_proto_enumTypes[4]
+}
+
+func (x ModelFormat_Kind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ModelFormat_Kind.Descriptor instead.
+func (ModelFormat_Kind) EnumDescriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{4, 0}
 }
 
 type Device_Kind int32
@@ -187,11 +335,11 @@ func (x Device_Kind) String() string {
 }
 
 func (Device_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_proto_worker_worker_proto_enumTypes[2].Descriptor()
+	return file_proto_worker_worker_proto_enumTypes[5].Descriptor()
 }
 
 func (Device_Kind) Type() protoreflect.EnumType {
-	return &file_proto_worker_worker_proto_enumTypes[2]
+	return &file_proto_worker_worker_proto_enumTypes[5]
 }
 
 func (x Device_Kind) Number() protoreflect.EnumNumber {
@@ -200,7 +348,7 @@ func (x Device_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Device_Kind.Descriptor instead.
 func (Device_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{3, 0}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{6, 0}
 }
 
 type HelloRequest struct {
@@ -350,13 +498,24 @@ func (x *HelloResponse) GetDevices() []*Device {
 }
 
 type Backend struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`               // "onnxruntime"
-	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`         // of the library underneath, "" where there is none
-	Gpu           bool                   `protobuf:"varint,3,opt,name=gpu,proto3" json:"gpu,omitempty"`                // instances of kind GPU can run here
-	Unavailable   string                 `protobuf:"bytes,4,opt,name=unavailable,proto3" json:"unavailable,omitempty"` // why the backend can't be used; "" where it can
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Name        string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`               // "onnxruntime"
+	Version     string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`         // of the library underneath, "" where there is none
+	Gpu         bool                   `protobuf:"varint,3,opt,name=gpu,proto3" json:"gpu,omitempty"`                // instances of kind GPU can run here
+	Unavailable string                 `protobuf:"bytes,4,opt,name=unavailable,proto3" json:"unavailable,omitempty"` // why the backend can't be used; "" where it can
+	// What a gateway may rely on. A worker that sets none of the following serves models
+	// whose config says all.
+	OpenRequests      uint32         `protobuf:"varint,5,opt,name=open_requests,json=openRequests,proto3" json:"open_requests,omitempty"`                // how many of an instance's requests may stay open while it takes its next batch; 0: none
+	WholeBatches      bool           `protobuf:"varint,6,opt,name=whole_batches,json=wholeBatches,proto3" json:"whole_batches,omitempty"`                // a batch is executed as it came; false: its requests may be executed one by one
+	Ragged            bool           `protobuf:"varint,7,opt,name=ragged,proto3" json:"ragged,omitempty"`                                                // it computes batch_input and cuts batch_output itself: neither is done for it
+	UnbatchedOptional bool           `protobuf:"varint,8,opt,name=unbatched_optional,json=unbatchedOptional,proto3" json:"unbatched_optional,omitempty"` // inputs may be optional in models without a batch dimension alone
+	Placements        []*Placement   `protobuf:"bytes,9,rep,name=placements,proto3" json:"placements,omitempty"`                                         // the kinds of instances it makes, the preferred one first; none: CPU, and GPU as gpu says
+	Memory            []MemoryKind   `protobuf:"varint,10,rep,packed,name=memory,proto3,enum=sluice.worker.v2.MemoryKind" json:"memory,omitempty"`       // where it takes tensors; none: HOST
+	Formats           []*ModelFormat `protobuf:"bytes,11,rep,name=formats,proto3" json:"formats,omitempty"`                                              // of the model files it reads; none: it reads none, or its config says which
+	Runtimes          []*Runtime     `protobuf:"bytes,12,rep,name=runtimes,proto3" json:"runtimes,omitempty"`                                            // the files of other backends that it runs
+	Patches           bool           `protobuf:"varint,13,opt,name=patches,proto3" json:"patches,omitempty"`                                             // Describe is called for configs whose tensors are complete, too
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Backend) Reset() {
@@ -417,6 +576,262 @@ func (x *Backend) GetUnavailable() string {
 	return ""
 }
 
+func (x *Backend) GetOpenRequests() uint32 {
+	if x != nil {
+		return x.OpenRequests
+	}
+	return 0
+}
+
+func (x *Backend) GetWholeBatches() bool {
+	if x != nil {
+		return x.WholeBatches
+	}
+	return false
+}
+
+func (x *Backend) GetRagged() bool {
+	if x != nil {
+		return x.Ragged
+	}
+	return false
+}
+
+func (x *Backend) GetUnbatchedOptional() bool {
+	if x != nil {
+		return x.UnbatchedOptional
+	}
+	return false
+}
+
+func (x *Backend) GetPlacements() []*Placement {
+	if x != nil {
+		return x.Placements
+	}
+	return nil
+}
+
+func (x *Backend) GetMemory() []MemoryKind {
+	if x != nil {
+		return x.Memory
+	}
+	return nil
+}
+
+func (x *Backend) GetFormats() []*ModelFormat {
+	if x != nil {
+		return x.Formats
+	}
+	return nil
+}
+
+func (x *Backend) GetRuntimes() []*Runtime {
+	if x != nil {
+		return x.Runtimes
+	}
+	return nil
+}
+
+func (x *Backend) GetPatches() bool {
+	if x != nil {
+		return x.Patches
+	}
+	return false
+}
+
+// Instances of one kind.
+type Placement struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          Placement_Kind         `protobuf:"varint,1,opt,name=kind,proto3,enum=sluice.worker.v2.Placement_Kind" json:"kind,omitempty"`
+	Count         uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"` // of instances where the config says none; 0: 1
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Placement) Reset() {
+	*x = Placement{}
+	mi := &file_proto_worker_worker_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Placement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Placement) ProtoMessage() {}
+
+func (x *Placement) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Placement.ProtoReflect.Descriptor instead.
+func (*Placement) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Placement) GetKind() Placement_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return Placement_CPU
+}
+
+func (x *Placement) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// A kind of model that a backend reads. A config that names its platform or its file
+// name, or a version folder with such a file, needs not name the backend.
+type ModelFormat struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Platform      string                 `protobuf:"bytes,1,opt,name=platform,proto3" json:"platform,omitempty"`                                 // "onnxruntime_onnx"; "" where it has no such name
+	Filename      string                 `protobuf:"bytes,2,opt,name=filename,proto3" json:"filename,omitempty"`                                 // default_model_filename: "model.onnx"
+	Kind          ModelFormat_Kind       `protobuf:"varint,3,opt,name=kind,proto3,enum=sluice.worker.v2.ModelFormat_Kind" json:"kind,omitempty"` // of what has that name
+	Default       bool                   `protobuf:"varint,4,opt,name=default,proto3" json:"default,omitempty"`                                  // taken where the config names the backend and nothing more
+	ShapeTensors  bool                   `protobuf:"varint,5,opt,name=shape_tensors,json=shapeTensors,proto3" json:"shape_tensors,omitempty"`    // tensors may be shape tensors or have a non-linear format
+	Profiles      bool                   `protobuf:"varint,6,opt,name=profiles,proto3" json:"profiles,omitempty"`                                // instance groups may name optimization profiles
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModelFormat) Reset() {
+	*x = ModelFormat{}
+	mi := &file_proto_worker_worker_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelFormat) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelFormat) ProtoMessage() {}
+
+func (x *ModelFormat) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelFormat.ProtoReflect.Descriptor instead.
+func (*ModelFormat) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ModelFormat) GetPlatform() string {
+	if x != nil {
+		return x.Platform
+	}
+	return ""
+}
+
+func (x *ModelFormat) GetFilename() string {
+	if x != nil {
+		return x.Filename
+	}
+	return ""
+}
+
+func (x *ModelFormat) GetKind() ModelFormat_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return ModelFormat_ANY
+}
+
+func (x *ModelFormat) GetDefault() bool {
+	if x != nil {
+		return x.Default
+	}
+	return false
+}
+
+func (x *ModelFormat) GetShapeTensors() bool {
+	if x != nil {
+		return x.ShapeTensors
+	}
+	return false
+}
+
+func (x *ModelFormat) GetProfiles() bool {
+	if x != nil {
+		return x.Profiles
+	}
+	return false
+}
+
+// A kind of file that makes a backend, which this backend runs: models of that backend
+// are described and loaded by this one, with BackendOptions.file.
+type Runtime struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	File          string                 `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`      // its name, "<name>" in it standing for the backend's: "libtriton_<name>.so"
+	Shared        bool                   `protobuf:"varint,2,opt,name=shared,proto3" json:"shared,omitempty"` // it is looked for in --backend-directory alone, not in folders of models
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Runtime) Reset() {
+	*x = Runtime{}
+	mi := &file_proto_worker_worker_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Runtime) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Runtime) ProtoMessage() {}
+
+func (x *Runtime) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Runtime.ProtoReflect.Descriptor instead.
+func (*Runtime) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Runtime) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *Runtime) GetShared() bool {
+	if x != nil {
+		return x.Shared
+	}
+	return false
+}
+
 type Device struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          Device_Kind            `protobuf:"varint,1,opt,name=kind,proto3,enum=sluice.worker.v2.Device_Kind" json:"kind,omitempty"`
@@ -430,7 +845,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_proto_worker_worker_proto_msgTypes[3]
+	mi := &file_proto_worker_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -442,7 +857,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[3]
+	mi := &file_proto_worker_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -455,7 +870,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{3}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Device) GetKind() Device_Kind {
@@ -494,15 +909,19 @@ func (x *Device) GetMemoryBytes() int64 {
 }
 
 type BackendOptions struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Options       map[string]string      `protobuf:"bytes,1,rep,name=options,proto3" json:"options,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of --backend-config=<backend>,<name>=<value>
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Options map[string]string      `protobuf:"bytes,1,rep,name=options,proto3" json:"options,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of --backend-config=<backend>,<name>=<value>
+	// The backend that runs the model, where it is another one than the config names, and
+	// the absolute path of the file that makes that one: see Runtime. "" and "" else.
+	Runtime       string `protobuf:"bytes,2,opt,name=runtime,proto3" json:"runtime,omitempty"`
+	File          string `protobuf:"bytes,3,opt,name=file,proto3" json:"file,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BackendOptions) Reset() {
 	*x = BackendOptions{}
-	mi := &file_proto_worker_worker_proto_msgTypes[4]
+	mi := &file_proto_worker_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -514,7 +933,7 @@ func (x *BackendOptions) String() string {
 func (*BackendOptions) ProtoMessage() {}
 
 func (x *BackendOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[4]
+	mi := &file_proto_worker_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -527,7 +946,7 @@ func (x *BackendOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendOptions.ProtoReflect.Descriptor instead.
 func (*BackendOptions) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{4}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *BackendOptions) GetOptions() map[string]string {
@@ -535,6 +954,20 @@ func (x *BackendOptions) GetOptions() map[string]string {
 		return x.Options
 	}
 	return nil
+}
+
+func (x *BackendOptions) GetRuntime() string {
+	if x != nil {
+		return x.Runtime
+	}
+	return ""
+}
+
+func (x *BackendOptions) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
 }
 
 type DescribeRequest struct {
@@ -549,7 +982,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[5]
+	mi := &file_proto_worker_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -561,7 +994,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[5]
+	mi := &file_proto_worker_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -574,7 +1007,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{5}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DescribeRequest) GetBackend() string {
@@ -606,16 +1039,19 @@ func (x *DescribeRequest) GetOptions() *BackendOptions {
 }
 
 type DescribeResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inputs        []*TensorInfo          `protobuf:"bytes,1,rep,name=inputs,proto3" json:"inputs,omitempty"`
-	Outputs       []*TensorInfo          `protobuf:"bytes,2,rep,name=outputs,proto3" json:"outputs,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tensors that the file declares. max_batch_size, dynamic_batching and the config's
+	// tensors follow from their shapes.
+	Inputs        []*TensorInfo `protobuf:"bytes,1,rep,name=inputs,proto3" json:"inputs,omitempty"`
+	Outputs       []*TensorInfo `protobuf:"bytes,2,rep,name=outputs,proto3" json:"outputs,omitempty"`
+	Patch         *ConfigPatch  `protobuf:"bytes,3,opt,name=patch,proto3" json:"patch,omitempty"` // what the backend itself says of the config
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DescribeResponse) Reset() {
 	*x = DescribeResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[6]
+	mi := &file_proto_worker_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -627,7 +1063,7 @@ func (x *DescribeResponse) String() string {
 func (*DescribeResponse) ProtoMessage() {}
 
 func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[6]
+	mi := &file_proto_worker_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -640,7 +1076,7 @@ func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{6}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DescribeResponse) GetInputs() []*TensorInfo {
@@ -657,6 +1093,118 @@ func (x *DescribeResponse) GetOutputs() []*TensorInfo {
 	return nil
 }
 
+func (x *DescribeResponse) GetPatch() *ConfigPatch {
+	if x != nil {
+		return x.Patch
+	}
+	return nil
+}
+
+// A patch of a model config. What the config says stays; what contradicts it is an error
+// of the load. Unset fields say nothing.
+type ConfigPatch struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	MaxBatchSize *int32                 `protobuf:"varint,1,opt,name=max_batch_size,json=maxBatchSize,proto3,oneof" json:"max_batch_size,omitempty"`
+	// Tensors as a config has them, without a batch dimension. A tensor of the config's
+	// name completes it, others are added.
+	Input     []*modelconfig.ModelInput  `protobuf:"bytes,2,rep,name=input,proto3" json:"input,omitempty"`
+	Output    []*modelconfig.ModelOutput `protobuf:"bytes,3,rep,name=output,proto3" json:"output,omitempty"`
+	Decoupled *bool                      `protobuf:"varint,4,opt,name=decoupled,proto3,oneof" json:"decoupled,omitempty"`
+	// At most one; the config's own scheduler stays, if it is of the same kind.
+	DynamicBatching  *modelconfig.ModelDynamicBatching  `protobuf:"bytes,5,opt,name=dynamic_batching,json=dynamicBatching,proto3" json:"dynamic_batching,omitempty"`
+	SequenceBatching *modelconfig.ModelSequenceBatching `protobuf:"bytes,6,opt,name=sequence_batching,json=sequenceBatching,proto3" json:"sequence_batching,omitempty"`
+	BatchInput       []*modelconfig.BatchInput          `protobuf:"bytes,7,rep,name=batch_input,json=batchInput,proto3" json:"batch_input,omitempty"`    // where the config has none
+	BatchOutput      []*modelconfig.BatchOutput         `protobuf:"bytes,8,rep,name=batch_output,json=batchOutput,proto3" json:"batch_output,omitempty"` // where the config has none
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *ConfigPatch) Reset() {
+	*x = ConfigPatch{}
+	mi := &file_proto_worker_worker_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigPatch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigPatch) ProtoMessage() {}
+
+func (x *ConfigPatch) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigPatch.ProtoReflect.Descriptor instead.
+func (*ConfigPatch) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ConfigPatch) GetMaxBatchSize() int32 {
+	if x != nil && x.MaxBatchSize != nil {
+		return *x.MaxBatchSize
+	}
+	return 0
+}
+
+func (x *ConfigPatch) GetInput() []*modelconfig.ModelInput {
+	if x != nil {
+		return x.Input
+	}
+	return nil
+}
+
+func (x *ConfigPatch) GetOutput() []*modelconfig.ModelOutput {
+	if x != nil {
+		return x.Output
+	}
+	return nil
+}
+
+func (x *ConfigPatch) GetDecoupled() bool {
+	if x != nil && x.Decoupled != nil {
+		return *x.Decoupled
+	}
+	return false
+}
+
+func (x *ConfigPatch) GetDynamicBatching() *modelconfig.ModelDynamicBatching {
+	if x != nil {
+		return x.DynamicBatching
+	}
+	return nil
+}
+
+func (x *ConfigPatch) GetSequenceBatching() *modelconfig.ModelSequenceBatching {
+	if x != nil {
+		return x.SequenceBatching
+	}
+	return nil
+}
+
+func (x *ConfigPatch) GetBatchInput() []*modelconfig.BatchInput {
+	if x != nil {
+		return x.BatchInput
+	}
+	return nil
+}
+
+func (x *ConfigPatch) GetBatchOutput() []*modelconfig.BatchOutput {
+	if x != nil {
+		return x.BatchOutput
+	}
+	return nil
+}
+
 type TensorInfo struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -669,7 +1217,7 @@ type TensorInfo struct {
 
 func (x *TensorInfo) Reset() {
 	*x = TensorInfo{}
-	mi := &file_proto_worker_worker_proto_msgTypes[7]
+	mi := &file_proto_worker_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -681,7 +1229,7 @@ func (x *TensorInfo) String() string {
 func (*TensorInfo) ProtoMessage() {}
 
 func (x *TensorInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[7]
+	mi := &file_proto_worker_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -694,7 +1242,7 @@ func (x *TensorInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TensorInfo.ProtoReflect.Descriptor instead.
 func (*TensorInfo) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{7}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TensorInfo) GetName() string {
@@ -739,7 +1287,7 @@ type InstanceSpec struct {
 
 func (x *InstanceSpec) Reset() {
 	*x = InstanceSpec{}
-	mi := &file_proto_worker_worker_proto_msgTypes[8]
+	mi := &file_proto_worker_worker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -751,7 +1299,7 @@ func (x *InstanceSpec) String() string {
 func (*InstanceSpec) ProtoMessage() {}
 
 func (x *InstanceSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[8]
+	mi := &file_proto_worker_worker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -764,7 +1312,7 @@ func (x *InstanceSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceSpec.ProtoReflect.Descriptor instead.
 func (*InstanceSpec) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{8}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *InstanceSpec) GetName() string {
@@ -828,7 +1376,7 @@ type LoadRequest struct {
 
 func (x *LoadRequest) Reset() {
 	*x = LoadRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[9]
+	mi := &file_proto_worker_worker_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -840,7 +1388,7 @@ func (x *LoadRequest) String() string {
 func (*LoadRequest) ProtoMessage() {}
 
 func (x *LoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[9]
+	mi := &file_proto_worker_worker_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -853,7 +1401,7 @@ func (x *LoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadRequest.ProtoReflect.Descriptor instead.
 func (*LoadRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{9}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *LoadRequest) GetHandle() uint64 {
@@ -931,7 +1479,7 @@ type LoadResponse struct {
 
 func (x *LoadResponse) Reset() {
 	*x = LoadResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[10]
+	mi := &file_proto_worker_worker_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1491,7 @@ func (x *LoadResponse) String() string {
 func (*LoadResponse) ProtoMessage() {}
 
 func (x *LoadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[10]
+	mi := &file_proto_worker_worker_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1504,7 @@ func (x *LoadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadResponse.ProtoReflect.Descriptor instead.
 func (*LoadResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{10}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LoadResponse) GetMemory() []*MemoryUsage {
@@ -984,7 +1532,7 @@ type MemoryUsage struct {
 
 func (x *MemoryUsage) Reset() {
 	*x = MemoryUsage{}
-	mi := &file_proto_worker_worker_proto_msgTypes[11]
+	mi := &file_proto_worker_worker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -996,7 +1544,7 @@ func (x *MemoryUsage) String() string {
 func (*MemoryUsage) ProtoMessage() {}
 
 func (x *MemoryUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[11]
+	mi := &file_proto_worker_worker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1009,7 +1557,7 @@ func (x *MemoryUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryUsage.ProtoReflect.Descriptor instead.
 func (*MemoryUsage) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{11}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *MemoryUsage) GetType() string {
@@ -1042,7 +1590,7 @@ type UnloadRequest struct {
 
 func (x *UnloadRequest) Reset() {
 	*x = UnloadRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[12]
+	mi := &file_proto_worker_worker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +1602,7 @@ func (x *UnloadRequest) String() string {
 func (*UnloadRequest) ProtoMessage() {}
 
 func (x *UnloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[12]
+	mi := &file_proto_worker_worker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +1615,7 @@ func (x *UnloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnloadRequest.ProtoReflect.Descriptor instead.
 func (*UnloadRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{12}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *UnloadRequest) GetHandle() uint64 {
@@ -1085,7 +1633,7 @@ type UnloadResponse struct {
 
 func (x *UnloadResponse) Reset() {
 	*x = UnloadResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[13]
+	mi := &file_proto_worker_worker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1097,7 +1645,7 @@ func (x *UnloadResponse) String() string {
 func (*UnloadResponse) ProtoMessage() {}
 
 func (x *UnloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[13]
+	mi := &file_proto_worker_worker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1110,7 +1658,7 @@ func (x *UnloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnloadResponse.ProtoReflect.Descriptor instead.
 func (*UnloadResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{13}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{17}
 }
 
 type ExecuteRequest struct {
@@ -1126,7 +1674,7 @@ type ExecuteRequest struct {
 
 func (x *ExecuteRequest) Reset() {
 	*x = ExecuteRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[14]
+	mi := &file_proto_worker_worker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1138,7 +1686,7 @@ func (x *ExecuteRequest) String() string {
 func (*ExecuteRequest) ProtoMessage() {}
 
 func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[14]
+	mi := &file_proto_worker_worker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1151,7 +1699,7 @@ func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteRequest.ProtoReflect.Descriptor instead.
 func (*ExecuteRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{14}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExecuteRequest) GetBatch() *Batch {
@@ -1191,7 +1739,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_proto_worker_worker_proto_msgTypes[15]
+	mi := &file_proto_worker_worker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1751,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[15]
+	mi := &file_proto_worker_worker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1764,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{15}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Batch) GetId() uint64 {
@@ -1280,7 +1828,7 @@ type Request struct {
 
 func (x *Request) Reset() {
 	*x = Request{}
-	mi := &file_proto_worker_worker_proto_msgTypes[16]
+	mi := &file_proto_worker_worker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1292,7 +1840,7 @@ func (x *Request) String() string {
 func (*Request) ProtoMessage() {}
 
 func (x *Request) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[16]
+	mi := &file_proto_worker_worker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1305,7 +1853,7 @@ func (x *Request) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Request.ProtoReflect.Descriptor instead.
 func (*Request) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{16}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Request) GetId() string {
@@ -1381,7 +1929,7 @@ type RequestedOutput struct {
 
 func (x *RequestedOutput) Reset() {
 	*x = RequestedOutput{}
-	mi := &file_proto_worker_worker_proto_msgTypes[17]
+	mi := &file_proto_worker_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1393,7 +1941,7 @@ func (x *RequestedOutput) String() string {
 func (*RequestedOutput) ProtoMessage() {}
 
 func (x *RequestedOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[17]
+	mi := &file_proto_worker_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1406,7 +1954,7 @@ func (x *RequestedOutput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestedOutput.ProtoReflect.Descriptor instead.
 func (*RequestedOutput) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{17}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RequestedOutput) GetName() string {
@@ -1440,7 +1988,7 @@ type Parameter struct {
 
 func (x *Parameter) Reset() {
 	*x = Parameter{}
-	mi := &file_proto_worker_worker_proto_msgTypes[18]
+	mi := &file_proto_worker_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1452,7 +2000,7 @@ func (x *Parameter) String() string {
 func (*Parameter) ProtoMessage() {}
 
 func (x *Parameter) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[18]
+	mi := &file_proto_worker_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1465,7 +2013,7 @@ func (x *Parameter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Parameter.ProtoReflect.Descriptor instead.
 func (*Parameter) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{18}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Parameter) GetName() string {
@@ -1576,7 +2124,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_proto_worker_worker_proto_msgTypes[19]
+	mi := &file_proto_worker_worker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1588,7 +2136,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[19]
+	mi := &file_proto_worker_worker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1601,7 +2149,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{19}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Input) GetName() string {
@@ -1655,7 +2203,7 @@ type Extent struct {
 
 func (x *Extent) Reset() {
 	*x = Extent{}
-	mi := &file_proto_worker_worker_proto_msgTypes[20]
+	mi := &file_proto_worker_worker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1667,7 +2215,7 @@ func (x *Extent) String() string {
 func (*Extent) ProtoMessage() {}
 
 func (x *Extent) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[20]
+	mi := &file_proto_worker_worker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1680,7 +2228,7 @@ func (x *Extent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Extent.ProtoReflect.Descriptor instead.
 func (*Extent) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{20}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Extent) GetShape() []int64 {
@@ -1700,7 +2248,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_proto_worker_worker_proto_msgTypes[21]
+	mi := &file_proto_worker_worker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1712,7 +2260,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[21]
+	mi := &file_proto_worker_worker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1725,7 +2273,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{21}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Segment) GetByteSize() int64 {
@@ -1754,7 +2302,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_proto_worker_worker_proto_msgTypes[22]
+	mi := &file_proto_worker_worker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1766,7 +2314,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[22]
+	mi := &file_proto_worker_worker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1779,7 +2327,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{22}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Range) GetSlot() uint32 {
@@ -1815,7 +2363,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_proto_worker_worker_proto_msgTypes[23]
+	mi := &file_proto_worker_worker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1827,7 +2375,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[23]
+	mi := &file_proto_worker_worker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1840,7 +2388,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{23}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Cancel) GetBatch() uint64 {
@@ -1869,7 +2417,7 @@ type ExecuteResponse struct {
 
 func (x *ExecuteResponse) Reset() {
 	*x = ExecuteResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[24]
+	mi := &file_proto_worker_worker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1881,7 +2429,7 @@ func (x *ExecuteResponse) String() string {
 func (*ExecuteResponse) ProtoMessage() {}
 
 func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[24]
+	mi := &file_proto_worker_worker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1894,7 +2442,7 @@ func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteResponse.ProtoReflect.Descriptor instead.
 func (*ExecuteResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{24}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ExecuteResponse) GetResult() *Result {
@@ -1929,7 +2477,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_proto_worker_worker_proto_msgTypes[25]
+	mi := &file_proto_worker_worker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1941,7 +2489,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[25]
+	mi := &file_proto_worker_worker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1954,7 +2502,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{25}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Result) GetBatch() uint64 {
@@ -2018,7 +2566,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_proto_worker_worker_proto_msgTypes[26]
+	mi := &file_proto_worker_worker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2578,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[26]
+	mi := &file_proto_worker_worker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2591,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{26}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Output) GetName() string {
@@ -2090,7 +2638,7 @@ type Response struct {
 
 func (x *Response) Reset() {
 	*x = Response{}
-	mi := &file_proto_worker_worker_proto_msgTypes[27]
+	mi := &file_proto_worker_worker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2102,7 +2650,7 @@ func (x *Response) String() string {
 func (*Response) ProtoMessage() {}
 
 func (x *Response) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[27]
+	mi := &file_proto_worker_worker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2115,7 +2663,7 @@ func (x *Response) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Response.ProtoReflect.Descriptor instead.
 func (*Response) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{27}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Response) GetRequest() uint32 {
@@ -2171,7 +2719,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_proto_worker_worker_proto_msgTypes[28]
+	mi := &file_proto_worker_worker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2183,7 +2731,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[28]
+	mi := &file_proto_worker_worker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2196,7 +2744,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{28}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Error) GetCode() Code {
@@ -2232,7 +2780,7 @@ type ComputeTimes struct {
 
 func (x *ComputeTimes) Reset() {
 	*x = ComputeTimes{}
-	mi := &file_proto_worker_worker_proto_msgTypes[29]
+	mi := &file_proto_worker_worker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2244,7 +2792,7 @@ func (x *ComputeTimes) String() string {
 func (*ComputeTimes) ProtoMessage() {}
 
 func (x *ComputeTimes) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[29]
+	mi := &file_proto_worker_worker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2257,7 +2805,7 @@ func (x *ComputeTimes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ComputeTimes.ProtoReflect.Descriptor instead.
 func (*ComputeTimes) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{29}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ComputeTimes) GetInput() int64 {
@@ -2290,7 +2838,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[30]
+	mi := &file_proto_worker_worker_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2302,7 +2850,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[30]
+	mi := &file_proto_worker_worker_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2315,7 +2863,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{30}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WatchRequest) GetIntervalMs() int64 {
@@ -2336,7 +2884,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[31]
+	mi := &file_proto_worker_worker_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2896,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[31]
+	mi := &file_proto_worker_worker_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2909,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{31}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WatchResponse) GetDevices() []*DeviceState {
@@ -2400,7 +2948,7 @@ type DeviceState struct {
 
 func (x *DeviceState) Reset() {
 	*x = DeviceState{}
-	mi := &file_proto_worker_worker_proto_msgTypes[32]
+	mi := &file_proto_worker_worker_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2412,7 +2960,7 @@ func (x *DeviceState) String() string {
 func (*DeviceState) ProtoMessage() {}
 
 func (x *DeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[32]
+	mi := &file_proto_worker_worker_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2425,7 +2973,7 @@ func (x *DeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceState.ProtoReflect.Descriptor instead.
 func (*DeviceState) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{32}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DeviceState) GetDevice() *Device {
@@ -2489,7 +3037,7 @@ type LoadedModel struct {
 
 func (x *LoadedModel) Reset() {
 	*x = LoadedModel{}
-	mi := &file_proto_worker_worker_proto_msgTypes[33]
+	mi := &file_proto_worker_worker_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2501,7 +3049,7 @@ func (x *LoadedModel) String() string {
 func (*LoadedModel) ProtoMessage() {}
 
 func (x *LoadedModel) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[33]
+	mi := &file_proto_worker_worker_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2514,7 +3062,7 @@ func (x *LoadedModel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadedModel.ProtoReflect.Descriptor instead.
 func (*LoadedModel) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{33}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *LoadedModel) GetHandle() uint64 {
@@ -2561,7 +3109,7 @@ type OpenRegionRequest struct {
 
 func (x *OpenRegionRequest) Reset() {
 	*x = OpenRegionRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[34]
+	mi := &file_proto_worker_worker_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2573,7 +3121,7 @@ func (x *OpenRegionRequest) String() string {
 func (*OpenRegionRequest) ProtoMessage() {}
 
 func (x *OpenRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[34]
+	mi := &file_proto_worker_worker_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2586,7 +3134,7 @@ func (x *OpenRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRegionRequest.ProtoReflect.Descriptor instead.
 func (*OpenRegionRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{34}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *OpenRegionRequest) GetSlot() uint32 {
@@ -2653,7 +3201,7 @@ type OpenRegionResponse struct {
 
 func (x *OpenRegionResponse) Reset() {
 	*x = OpenRegionResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[35]
+	mi := &file_proto_worker_worker_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2665,7 +3213,7 @@ func (x *OpenRegionResponse) String() string {
 func (*OpenRegionResponse) ProtoMessage() {}
 
 func (x *OpenRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[35]
+	mi := &file_proto_worker_worker_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2678,7 +3226,7 @@ func (x *OpenRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRegionResponse.ProtoReflect.Descriptor instead.
 func (*OpenRegionResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{35}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{39}
 }
 
 type CloseRegionRequest struct {
@@ -2691,7 +3239,7 @@ type CloseRegionRequest struct {
 
 func (x *CloseRegionRequest) Reset() {
 	*x = CloseRegionRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[36]
+	mi := &file_proto_worker_worker_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2703,7 +3251,7 @@ func (x *CloseRegionRequest) String() string {
 func (*CloseRegionRequest) ProtoMessage() {}
 
 func (x *CloseRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[36]
+	mi := &file_proto_worker_worker_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2716,7 +3264,7 @@ func (x *CloseRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRegionRequest.ProtoReflect.Descriptor instead.
 func (*CloseRegionRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{36}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CloseRegionRequest) GetSlot() uint32 {
@@ -2741,7 +3289,7 @@ type CloseRegionResponse struct {
 
 func (x *CloseRegionResponse) Reset() {
 	*x = CloseRegionResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[37]
+	mi := &file_proto_worker_worker_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2753,7 +3301,7 @@ func (x *CloseRegionResponse) String() string {
 func (*CloseRegionResponse) ProtoMessage() {}
 
 func (x *CloseRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[37]
+	mi := &file_proto_worker_worker_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2766,7 +3314,7 @@ func (x *CloseRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRegionResponse.ProtoReflect.Descriptor instead.
 func (*CloseRegionResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{37}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{41}
 }
 
 type ReadRegionRequest struct {
@@ -2780,7 +3328,7 @@ type ReadRegionRequest struct {
 
 func (x *ReadRegionRequest) Reset() {
 	*x = ReadRegionRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[38]
+	mi := &file_proto_worker_worker_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2792,7 +3340,7 @@ func (x *ReadRegionRequest) String() string {
 func (*ReadRegionRequest) ProtoMessage() {}
 
 func (x *ReadRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[38]
+	mi := &file_proto_worker_worker_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2805,7 +3353,7 @@ func (x *ReadRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRegionRequest.ProtoReflect.Descriptor instead.
 func (*ReadRegionRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{38}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ReadRegionRequest) GetSlot() uint32 {
@@ -2838,7 +3386,7 @@ type ReadRegionResponse struct {
 
 func (x *ReadRegionResponse) Reset() {
 	*x = ReadRegionResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[39]
+	mi := &file_proto_worker_worker_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2850,7 +3398,7 @@ func (x *ReadRegionResponse) String() string {
 func (*ReadRegionResponse) ProtoMessage() {}
 
 func (x *ReadRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[39]
+	mi := &file_proto_worker_worker_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2863,7 +3411,7 @@ func (x *ReadRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRegionResponse.ProtoReflect.Descriptor instead.
 func (*ReadRegionResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{39}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ReadRegionResponse) GetData() []byte {
@@ -2884,7 +3432,7 @@ type WriteRegionRequest struct {
 
 func (x *WriteRegionRequest) Reset() {
 	*x = WriteRegionRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[40]
+	mi := &file_proto_worker_worker_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2896,7 +3444,7 @@ func (x *WriteRegionRequest) String() string {
 func (*WriteRegionRequest) ProtoMessage() {}
 
 func (x *WriteRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[40]
+	mi := &file_proto_worker_worker_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2909,7 +3457,7 @@ func (x *WriteRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRegionRequest.ProtoReflect.Descriptor instead.
 func (*WriteRegionRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{40}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WriteRegionRequest) GetSlot() uint32 {
@@ -2941,7 +3489,7 @@ type WriteRegionResponse struct {
 
 func (x *WriteRegionResponse) Reset() {
 	*x = WriteRegionResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[41]
+	mi := &file_proto_worker_worker_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2953,7 +3501,7 @@ func (x *WriteRegionResponse) String() string {
 func (*WriteRegionResponse) ProtoMessage() {}
 
 func (x *WriteRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[41]
+	mi := &file_proto_worker_worker_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2966,7 +3514,7 @@ func (x *WriteRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRegionResponse.ProtoReflect.Descriptor instead.
 func (*WriteRegionResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{41}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{45}
 }
 
 var File_proto_worker_worker_proto protoreflect.FileDescriptor
@@ -2984,12 +3532,46 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\x03pid\x18\x03 \x01(\x03R\x03pid\x12\x12\n" +
 	"\x04lane\x18\x04 \x01(\rR\x04lane\x125\n" +
 	"\bbackends\x18\x05 \x03(\v2\x19.sluice.worker.v2.BackendR\bbackends\x122\n" +
-	"\adevices\x18\x06 \x03(\v2\x18.sluice.worker.v2.DeviceR\adevices\"k\n" +
+	"\adevices\x18\x06 \x03(\v2\x18.sluice.worker.v2.DeviceR\adevices\"\xf9\x03\n" +
 	"\aBackend\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
 	"\x03gpu\x18\x03 \x01(\bR\x03gpu\x12 \n" +
-	"\vunavailable\x18\x04 \x01(\tR\vunavailable\"\xb0\x01\n" +
+	"\vunavailable\x18\x04 \x01(\tR\vunavailable\x12#\n" +
+	"\ropen_requests\x18\x05 \x01(\rR\fopenRequests\x12#\n" +
+	"\rwhole_batches\x18\x06 \x01(\bR\fwholeBatches\x12\x16\n" +
+	"\x06ragged\x18\a \x01(\bR\x06ragged\x12-\n" +
+	"\x12unbatched_optional\x18\b \x01(\bR\x11unbatchedOptional\x12;\n" +
+	"\n" +
+	"placements\x18\t \x03(\v2\x1b.sluice.worker.v2.PlacementR\n" +
+	"placements\x124\n" +
+	"\x06memory\x18\n" +
+	" \x03(\x0e2\x1c.sluice.worker.v2.MemoryKindR\x06memory\x127\n" +
+	"\aformats\x18\v \x03(\v2\x1d.sluice.worker.v2.ModelFormatR\aformats\x125\n" +
+	"\bruntimes\x18\f \x03(\v2\x19.sluice.worker.v2.RuntimeR\bruntimes\x12\x18\n" +
+	"\apatches\x18\r \x01(\bR\apatches\"|\n" +
+	"\tPlacement\x124\n" +
+	"\x04kind\x18\x01 \x01(\x0e2 .sluice.worker.v2.Placement.KindR\x04kind\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\rR\x05count\"#\n" +
+	"\x04Kind\x12\a\n" +
+	"\x03CPU\x10\x00\x12\a\n" +
+	"\x03GPU\x10\x01\x12\t\n" +
+	"\x05MODEL\x10\x02\"\xff\x01\n" +
+	"\vModelFormat\x12\x1a\n" +
+	"\bplatform\x18\x01 \x01(\tR\bplatform\x12\x1a\n" +
+	"\bfilename\x18\x02 \x01(\tR\bfilename\x126\n" +
+	"\x04kind\x18\x03 \x01(\x0e2\".sluice.worker.v2.ModelFormat.KindR\x04kind\x12\x18\n" +
+	"\adefault\x18\x04 \x01(\bR\adefault\x12#\n" +
+	"\rshape_tensors\x18\x05 \x01(\bR\fshapeTensors\x12\x1a\n" +
+	"\bprofiles\x18\x06 \x01(\bR\bprofiles\"%\n" +
+	"\x04Kind\x12\a\n" +
+	"\x03ANY\x10\x00\x12\b\n" +
+	"\x04FILE\x10\x01\x12\n" +
+	"\n" +
+	"\x06FOLDER\x10\x02\"5\n" +
+	"\aRuntime\x12\x12\n" +
+	"\x04file\x18\x01 \x01(\tR\x04file\x12\x16\n" +
+	"\x06shared\x18\x02 \x01(\bR\x06shared\"\xb0\x01\n" +
 	"\x06Device\x121\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.sluice.worker.v2.Device.KindR\x04kind\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x05R\x02id\x12\x12\n" +
@@ -2998,9 +3580,11 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\fmemory_bytes\x18\x05 \x01(\x03R\vmemoryBytes\"\x18\n" +
 	"\x04Kind\x12\a\n" +
 	"\x03CPU\x10\x00\x12\a\n" +
-	"\x03GPU\x10\x01\"\x95\x01\n" +
+	"\x03GPU\x10\x01\"\xc3\x01\n" +
 	"\x0eBackendOptions\x12G\n" +
-	"\aoptions\x18\x01 \x03(\v2-.sluice.worker.v2.BackendOptions.OptionsEntryR\aoptions\x1a:\n" +
+	"\aoptions\x18\x01 \x03(\v2-.sluice.worker.v2.BackendOptions.OptionsEntryR\aoptions\x12\x18\n" +
+	"\aruntime\x18\x02 \x01(\tR\aruntime\x12\x12\n" +
+	"\x04file\x18\x03 \x01(\tR\x04file\x1a:\n" +
 	"\fOptionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb6\x01\n" +
@@ -3009,10 +3593,24 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\n" +
 	"model_file\x18\x02 \x01(\tR\tmodelFile\x12.\n" +
 	"\x06config\x18\x03 \x01(\v2\x16.inference.ModelConfigR\x06config\x12:\n" +
-	"\aoptions\x18\x04 \x01(\v2 .sluice.worker.v2.BackendOptionsR\aoptions\"\x80\x01\n" +
+	"\aoptions\x18\x04 \x01(\v2 .sluice.worker.v2.BackendOptionsR\aoptions\"\xb5\x01\n" +
 	"\x10DescribeResponse\x124\n" +
 	"\x06inputs\x18\x01 \x03(\v2\x1c.sluice.worker.v2.TensorInfoR\x06inputs\x126\n" +
-	"\aoutputs\x18\x02 \x03(\v2\x1c.sluice.worker.v2.TensorInfoR\aoutputs\"\x84\x01\n" +
+	"\aoutputs\x18\x02 \x03(\v2\x1c.sluice.worker.v2.TensorInfoR\aoutputs\x123\n" +
+	"\x05patch\x18\x03 \x01(\v2\x1d.sluice.worker.v2.ConfigPatchR\x05patch\"\xe7\x03\n" +
+	"\vConfigPatch\x12)\n" +
+	"\x0emax_batch_size\x18\x01 \x01(\x05H\x00R\fmaxBatchSize\x88\x01\x01\x12+\n" +
+	"\x05input\x18\x02 \x03(\v2\x15.inference.ModelInputR\x05input\x12.\n" +
+	"\x06output\x18\x03 \x03(\v2\x16.inference.ModelOutputR\x06output\x12!\n" +
+	"\tdecoupled\x18\x04 \x01(\bH\x01R\tdecoupled\x88\x01\x01\x12J\n" +
+	"\x10dynamic_batching\x18\x05 \x01(\v2\x1f.inference.ModelDynamicBatchingR\x0fdynamicBatching\x12M\n" +
+	"\x11sequence_batching\x18\x06 \x01(\v2 .inference.ModelSequenceBatchingR\x10sequenceBatching\x126\n" +
+	"\vbatch_input\x18\a \x03(\v2\x15.inference.BatchInputR\n" +
+	"batchInput\x129\n" +
+	"\fbatch_output\x18\b \x03(\v2\x16.inference.BatchOutputR\vbatchOutputB\x11\n" +
+	"\x0f_max_batch_sizeB\f\n" +
+	"\n" +
+	"_decoupled\"\x84\x01\n" +
 	"\n" +
 	"TensorInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
@@ -3186,7 +3784,14 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\x04slot\x18\x01 \x01(\rR\x04slot\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n" +
 	"\x04data\x18\x03 \x01(\fR\x04data\"\x15\n" +
-	"\x13WriteRegionResponse*:\n" +
+	"\x13WriteRegionResponse*.\n" +
+	"\n" +
+	"MemoryKind\x12\b\n" +
+	"\x04HOST\x10\x00\x12\n" +
+	"\n" +
+	"\x06PINNED\x10\x01\x12\n" +
+	"\n" +
+	"\x06DEVICE\x10\x02*:\n" +
 	"\x06Layout\x12\n" +
 	"\n" +
 	"\x06BY_ROW\x10\x00\x12\n" +
@@ -3234,124 +3839,150 @@ func file_proto_worker_worker_proto_rawDescGZIP() []byte {
 	return file_proto_worker_worker_proto_rawDescData
 }
 
-var file_proto_worker_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_proto_worker_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_proto_worker_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_proto_worker_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_proto_worker_worker_proto_goTypes = []any{
-	(Layout)(0),                     // 0: sluice.worker.v2.Layout
-	(Code)(0),                       // 1: sluice.worker.v2.Code
-	(Device_Kind)(0),                // 2: sluice.worker.v2.Device.Kind
-	(*HelloRequest)(nil),            // 3: sluice.worker.v2.HelloRequest
-	(*HelloResponse)(nil),           // 4: sluice.worker.v2.HelloResponse
-	(*Backend)(nil),                 // 5: sluice.worker.v2.Backend
-	(*Device)(nil),                  // 6: sluice.worker.v2.Device
-	(*BackendOptions)(nil),          // 7: sluice.worker.v2.BackendOptions
-	(*DescribeRequest)(nil),         // 8: sluice.worker.v2.DescribeRequest
-	(*DescribeResponse)(nil),        // 9: sluice.worker.v2.DescribeResponse
-	(*TensorInfo)(nil),              // 10: sluice.worker.v2.TensorInfo
-	(*InstanceSpec)(nil),            // 11: sluice.worker.v2.InstanceSpec
-	(*LoadRequest)(nil),             // 12: sluice.worker.v2.LoadRequest
-	(*LoadResponse)(nil),            // 13: sluice.worker.v2.LoadResponse
-	(*MemoryUsage)(nil),             // 14: sluice.worker.v2.MemoryUsage
-	(*UnloadRequest)(nil),           // 15: sluice.worker.v2.UnloadRequest
-	(*UnloadResponse)(nil),          // 16: sluice.worker.v2.UnloadResponse
-	(*ExecuteRequest)(nil),          // 17: sluice.worker.v2.ExecuteRequest
-	(*Batch)(nil),                   // 18: sluice.worker.v2.Batch
-	(*Request)(nil),                 // 19: sluice.worker.v2.Request
-	(*RequestedOutput)(nil),         // 20: sluice.worker.v2.RequestedOutput
-	(*Parameter)(nil),               // 21: sluice.worker.v2.Parameter
-	(*Input)(nil),                   // 22: sluice.worker.v2.Input
-	(*Extent)(nil),                  // 23: sluice.worker.v2.Extent
-	(*Segment)(nil),                 // 24: sluice.worker.v2.Segment
-	(*Range)(nil),                   // 25: sluice.worker.v2.Range
-	(*Cancel)(nil),                  // 26: sluice.worker.v2.Cancel
-	(*ExecuteResponse)(nil),         // 27: sluice.worker.v2.ExecuteResponse
-	(*Result)(nil),                  // 28: sluice.worker.v2.Result
-	(*Output)(nil),                  // 29: sluice.worker.v2.Output
-	(*Response)(nil),                // 30: sluice.worker.v2.Response
-	(*Error)(nil),                   // 31: sluice.worker.v2.Error
-	(*ComputeTimes)(nil),            // 32: sluice.worker.v2.ComputeTimes
-	(*WatchRequest)(nil),            // 33: sluice.worker.v2.WatchRequest
-	(*WatchResponse)(nil),           // 34: sluice.worker.v2.WatchResponse
-	(*DeviceState)(nil),             // 35: sluice.worker.v2.DeviceState
-	(*LoadedModel)(nil),             // 36: sluice.worker.v2.LoadedModel
-	(*OpenRegionRequest)(nil),       // 37: sluice.worker.v2.OpenRegionRequest
-	(*OpenRegionResponse)(nil),      // 38: sluice.worker.v2.OpenRegionResponse
-	(*CloseRegionRequest)(nil),      // 39: sluice.worker.v2.CloseRegionRequest
-	(*CloseRegionResponse)(nil),     // 40: sluice.worker.v2.CloseRegionResponse
-	(*ReadRegionRequest)(nil),       // 41: sluice.worker.v2.ReadRegionRequest
-	(*ReadRegionResponse)(nil),      // 42: sluice.worker.v2.ReadRegionResponse
-	(*WriteRegionRequest)(nil),      // 43: sluice.worker.v2.WriteRegionRequest
-	(*WriteRegionResponse)(nil),     // 44: sluice.worker.v2.WriteRegionResponse
-	nil,                             // 45: sluice.worker.v2.BackendOptions.OptionsEntry
-	(*modelconfig.ModelConfig)(nil), // 46: inference.ModelConfig
-	(modelconfig.DataType)(0),       // 47: inference.DataType
+	(MemoryKind)(0),                           // 0: sluice.worker.v2.MemoryKind
+	(Layout)(0),                               // 1: sluice.worker.v2.Layout
+	(Code)(0),                                 // 2: sluice.worker.v2.Code
+	(Placement_Kind)(0),                       // 3: sluice.worker.v2.Placement.Kind
+	(ModelFormat_Kind)(0),                     // 4: sluice.worker.v2.ModelFormat.Kind
+	(Device_Kind)(0),                          // 5: sluice.worker.v2.Device.Kind
+	(*HelloRequest)(nil),                      // 6: sluice.worker.v2.HelloRequest
+	(*HelloResponse)(nil),                     // 7: sluice.worker.v2.HelloResponse
+	(*Backend)(nil),                           // 8: sluice.worker.v2.Backend
+	(*Placement)(nil),                         // 9: sluice.worker.v2.Placement
+	(*ModelFormat)(nil),                       // 10: sluice.worker.v2.ModelFormat
+	(*Runtime)(nil),                           // 11: sluice.worker.v2.Runtime
+	(*Device)(nil),                            // 12: sluice.worker.v2.Device
+	(*BackendOptions)(nil),                    // 13: sluice.worker.v2.BackendOptions
+	(*DescribeRequest)(nil),                   // 14: sluice.worker.v2.DescribeRequest
+	(*DescribeResponse)(nil),                  // 15: sluice.worker.v2.DescribeResponse
+	(*ConfigPatch)(nil),                       // 16: sluice.worker.v2.ConfigPatch
+	(*TensorInfo)(nil),                        // 17: sluice.worker.v2.TensorInfo
+	(*InstanceSpec)(nil),                      // 18: sluice.worker.v2.InstanceSpec
+	(*LoadRequest)(nil),                       // 19: sluice.worker.v2.LoadRequest
+	(*LoadResponse)(nil),                      // 20: sluice.worker.v2.LoadResponse
+	(*MemoryUsage)(nil),                       // 21: sluice.worker.v2.MemoryUsage
+	(*UnloadRequest)(nil),                     // 22: sluice.worker.v2.UnloadRequest
+	(*UnloadResponse)(nil),                    // 23: sluice.worker.v2.UnloadResponse
+	(*ExecuteRequest)(nil),                    // 24: sluice.worker.v2.ExecuteRequest
+	(*Batch)(nil),                             // 25: sluice.worker.v2.Batch
+	(*Request)(nil),                           // 26: sluice.worker.v2.Request
+	(*RequestedOutput)(nil),                   // 27: sluice.worker.v2.RequestedOutput
+	(*Parameter)(nil),                         // 28: sluice.worker.v2.Parameter
+	(*Input)(nil),                             // 29: sluice.worker.v2.Input
+	(*Extent)(nil),                            // 30: sluice.worker.v2.Extent
+	(*Segment)(nil),                           // 31: sluice.worker.v2.Segment
+	(*Range)(nil),                             // 32: sluice.worker.v2.Range
+	(*Cancel)(nil),                            // 33: sluice.worker.v2.Cancel
+	(*ExecuteResponse)(nil),                   // 34: sluice.worker.v2.ExecuteResponse
+	(*Result)(nil),                            // 35: sluice.worker.v2.Result
+	(*Output)(nil),                            // 36: sluice.worker.v2.Output
+	(*Response)(nil),                          // 37: sluice.worker.v2.Response
+	(*Error)(nil),                             // 38: sluice.worker.v2.Error
+	(*ComputeTimes)(nil),                      // 39: sluice.worker.v2.ComputeTimes
+	(*WatchRequest)(nil),                      // 40: sluice.worker.v2.WatchRequest
+	(*WatchResponse)(nil),                     // 41: sluice.worker.v2.WatchResponse
+	(*DeviceState)(nil),                       // 42: sluice.worker.v2.DeviceState
+	(*LoadedModel)(nil),                       // 43: sluice.worker.v2.LoadedModel
+	(*OpenRegionRequest)(nil),                 // 44: sluice.worker.v2.OpenRegionRequest
+	(*OpenRegionResponse)(nil),                // 45: sluice.worker.v2.OpenRegionResponse
+	(*CloseRegionRequest)(nil),                // 46: sluice.worker.v2.CloseRegionRequest
+	(*CloseRegionResponse)(nil),               // 47: sluice.worker.v2.CloseRegionResponse
+	(*ReadRegionRequest)(nil),                 // 48: sluice.worker.v2.ReadRegionRequest
+	(*ReadRegionResponse)(nil),                // 49: sluice.worker.v2.ReadRegionResponse
+	(*WriteRegionRequest)(nil),                // 50: sluice.worker.v2.WriteRegionRequest
+	(*WriteRegionResponse)(nil),               // 51: sluice.worker.v2.WriteRegionResponse
+	nil,                                       // 52: sluice.worker.v2.BackendOptions.OptionsEntry
+	(*modelconfig.ModelConfig)(nil),           // 53: inference.ModelConfig
+	(*modelconfig.ModelInput)(nil),            // 54: inference.ModelInput
+	(*modelconfig.ModelOutput)(nil),           // 55: inference.ModelOutput
+	(*modelconfig.ModelDynamicBatching)(nil),  // 56: inference.ModelDynamicBatching
+	(*modelconfig.ModelSequenceBatching)(nil), // 57: inference.ModelSequenceBatching
+	(*modelconfig.BatchInput)(nil),            // 58: inference.BatchInput
+	(*modelconfig.BatchOutput)(nil),           // 59: inference.BatchOutput
+	(modelconfig.DataType)(0),                 // 60: inference.DataType
 }
 var file_proto_worker_worker_proto_depIdxs = []int32{
-	5,  // 0: sluice.worker.v2.HelloResponse.backends:type_name -> sluice.worker.v2.Backend
-	6,  // 1: sluice.worker.v2.HelloResponse.devices:type_name -> sluice.worker.v2.Device
-	2,  // 2: sluice.worker.v2.Device.kind:type_name -> sluice.worker.v2.Device.Kind
-	45, // 3: sluice.worker.v2.BackendOptions.options:type_name -> sluice.worker.v2.BackendOptions.OptionsEntry
-	46, // 4: sluice.worker.v2.DescribeRequest.config:type_name -> inference.ModelConfig
-	7,  // 5: sluice.worker.v2.DescribeRequest.options:type_name -> sluice.worker.v2.BackendOptions
-	10, // 6: sluice.worker.v2.DescribeResponse.inputs:type_name -> sluice.worker.v2.TensorInfo
-	10, // 7: sluice.worker.v2.DescribeResponse.outputs:type_name -> sluice.worker.v2.TensorInfo
-	47, // 8: sluice.worker.v2.TensorInfo.data_type:type_name -> inference.DataType
-	2,  // 9: sluice.worker.v2.InstanceSpec.kind:type_name -> sluice.worker.v2.Device.Kind
-	46, // 10: sluice.worker.v2.LoadRequest.config:type_name -> inference.ModelConfig
-	7,  // 11: sluice.worker.v2.LoadRequest.options:type_name -> sluice.worker.v2.BackendOptions
-	11, // 12: sluice.worker.v2.LoadRequest.instances:type_name -> sluice.worker.v2.InstanceSpec
-	14, // 13: sluice.worker.v2.LoadResponse.memory:type_name -> sluice.worker.v2.MemoryUsage
-	18, // 14: sluice.worker.v2.ExecuteRequest.batch:type_name -> sluice.worker.v2.Batch
-	26, // 15: sluice.worker.v2.ExecuteRequest.cancel:type_name -> sluice.worker.v2.Cancel
-	19, // 16: sluice.worker.v2.Batch.requests:type_name -> sluice.worker.v2.Request
-	22, // 17: sluice.worker.v2.Batch.inputs:type_name -> sluice.worker.v2.Input
-	21, // 18: sluice.worker.v2.Request.parameters:type_name -> sluice.worker.v2.Parameter
-	20, // 19: sluice.worker.v2.Request.outputs:type_name -> sluice.worker.v2.RequestedOutput
-	25, // 20: sluice.worker.v2.RequestedOutput.region:type_name -> sluice.worker.v2.Range
-	47, // 21: sluice.worker.v2.Input.data_type:type_name -> inference.DataType
-	0,  // 22: sluice.worker.v2.Input.layout:type_name -> sluice.worker.v2.Layout
-	23, // 23: sluice.worker.v2.Input.extents:type_name -> sluice.worker.v2.Extent
-	24, // 24: sluice.worker.v2.Input.segments:type_name -> sluice.worker.v2.Segment
-	25, // 25: sluice.worker.v2.Segment.region:type_name -> sluice.worker.v2.Range
-	28, // 26: sluice.worker.v2.ExecuteResponse.result:type_name -> sluice.worker.v2.Result
-	31, // 27: sluice.worker.v2.Result.error:type_name -> sluice.worker.v2.Error
-	29, // 28: sluice.worker.v2.Result.outputs:type_name -> sluice.worker.v2.Output
-	30, // 29: sluice.worker.v2.Result.responses:type_name -> sluice.worker.v2.Response
-	32, // 30: sluice.worker.v2.Result.compute:type_name -> sluice.worker.v2.ComputeTimes
-	47, // 31: sluice.worker.v2.Output.data_type:type_name -> inference.DataType
-	25, // 32: sluice.worker.v2.Output.region:type_name -> sluice.worker.v2.Range
-	31, // 33: sluice.worker.v2.Response.error:type_name -> sluice.worker.v2.Error
-	21, // 34: sluice.worker.v2.Response.parameters:type_name -> sluice.worker.v2.Parameter
-	29, // 35: sluice.worker.v2.Response.outputs:type_name -> sluice.worker.v2.Output
-	1,  // 36: sluice.worker.v2.Error.code:type_name -> sluice.worker.v2.Code
-	35, // 37: sluice.worker.v2.WatchResponse.devices:type_name -> sluice.worker.v2.DeviceState
-	36, // 38: sluice.worker.v2.WatchResponse.models:type_name -> sluice.worker.v2.LoadedModel
-	6,  // 39: sluice.worker.v2.DeviceState.device:type_name -> sluice.worker.v2.Device
-	3,  // 40: sluice.worker.v2.Worker.Hello:input_type -> sluice.worker.v2.HelloRequest
-	8,  // 41: sluice.worker.v2.Worker.Describe:input_type -> sluice.worker.v2.DescribeRequest
-	12, // 42: sluice.worker.v2.Worker.Load:input_type -> sluice.worker.v2.LoadRequest
-	15, // 43: sluice.worker.v2.Worker.Unload:input_type -> sluice.worker.v2.UnloadRequest
-	17, // 44: sluice.worker.v2.Worker.Execute:input_type -> sluice.worker.v2.ExecuteRequest
-	37, // 45: sluice.worker.v2.Worker.OpenRegion:input_type -> sluice.worker.v2.OpenRegionRequest
-	39, // 46: sluice.worker.v2.Worker.CloseRegion:input_type -> sluice.worker.v2.CloseRegionRequest
-	41, // 47: sluice.worker.v2.Worker.ReadRegion:input_type -> sluice.worker.v2.ReadRegionRequest
-	43, // 48: sluice.worker.v2.Worker.WriteRegion:input_type -> sluice.worker.v2.WriteRegionRequest
-	33, // 49: sluice.worker.v2.Worker.Watch:input_type -> sluice.worker.v2.WatchRequest
-	4,  // 50: sluice.worker.v2.Worker.Hello:output_type -> sluice.worker.v2.HelloResponse
-	9,  // 51: sluice.worker.v2.Worker.Describe:output_type -> sluice.worker.v2.DescribeResponse
-	13, // 52: sluice.worker.v2.Worker.Load:output_type -> sluice.worker.v2.LoadResponse
-	16, // 53: sluice.worker.v2.Worker.Unload:output_type -> sluice.worker.v2.UnloadResponse
-	27, // 54: sluice.worker.v2.Worker.Execute:output_type -> sluice.worker.v2.ExecuteResponse
-	38, // 55: sluice.worker.v2.Worker.OpenRegion:output_type -> sluice.worker.v2.OpenRegionResponse
-	40, // 56: sluice.worker.v2.Worker.CloseRegion:output_type -> sluice.worker.v2.CloseRegionResponse
-	42, // 57: sluice.worker.v2.Worker.ReadRegion:output_type -> sluice.worker.v2.ReadRegionResponse
-	44, // 58: sluice.worker.v2.Worker.WriteRegion:output_type -> sluice.worker.v2.WriteRegionResponse
-	34, // 59: sluice.worker.v2.Worker.Watch:output_type -> sluice.worker.v2.WatchResponse
-	50, // [50:60] is the sub-list for method output_type
-	40, // [40:50] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	8,  // 0: sluice.worker.v2.HelloResponse.backends:type_name -> sluice.worker.v2.Backend
+	12, // 1: sluice.worker.v2.HelloResponse.devices:type_name -> sluice.worker.v2.Device
+	9,  // 2: sluice.worker.v2.Backend.placements:type_name -> sluice.worker.v2.Placement
+	0,  // 3: sluice.worker.v2.Backend.memory:type_name -> sluice.worker.v2.MemoryKind
+	10, // 4: sluice.worker.v2.Backend.formats:type_name -> sluice.worker.v2.ModelFormat
+	11, // 5: sluice.worker.v2.Backend.runtimes:type_name -> sluice.worker.v2.Runtime
+	3,  // 6: sluice.worker.v2.Placement.kind:type_name -> sluice.worker.v2.Placement.Kind
+	4,  // 7: sluice.worker.v2.ModelFormat.kind:type_name -> sluice.worker.v2.ModelFormat.Kind
+	5,  // 8: sluice.worker.v2.Device.kind:type_name -> sluice.worker.v2.Device.Kind
+	52, // 9: sluice.worker.v2.BackendOptions.options:type_name -> sluice.worker.v2.BackendOptions.OptionsEntry
+	53, // 10: sluice.worker.v2.DescribeRequest.config:type_name -> inference.ModelConfig
+	13, // 11: sluice.worker.v2.DescribeRequest.options:type_name -> sluice.worker.v2.BackendOptions
+	17, // 12: sluice.worker.v2.DescribeResponse.inputs:type_name -> sluice.worker.v2.TensorInfo
+	17, // 13: sluice.worker.v2.DescribeResponse.outputs:type_name -> sluice.worker.v2.TensorInfo
+	16, // 14: sluice.worker.v2.DescribeResponse.patch:type_name -> sluice.worker.v2.ConfigPatch
+	54, // 15: sluice.worker.v2.ConfigPatch.input:type_name -> inference.ModelInput
+	55, // 16: sluice.worker.v2.ConfigPatch.output:type_name -> inference.ModelOutput
+	56, // 17: sluice.worker.v2.ConfigPatch.dynamic_batching:type_name -> inference.ModelDynamicBatching
+	57, // 18: sluice.worker.v2.ConfigPatch.sequence_batching:type_name -> inference.ModelSequenceBatching
+	58, // 19: sluice.worker.v2.ConfigPatch.batch_input:type_name -> inference.BatchInput
+	59, // 20: sluice.worker.v2.ConfigPatch.batch_output:type_name -> inference.BatchOutput
+	60, // 21: sluice.worker.v2.TensorInfo.data_type:type_name -> inference.DataType
+	5,  // 22: sluice.worker.v2.InstanceSpec.kind:type_name -> sluice.worker.v2.Device.Kind
+	53, // 23: sluice.worker.v2.LoadRequest.config:type_name -> inference.ModelConfig
+	13, // 24: sluice.worker.v2.LoadRequest.options:type_name -> sluice.worker.v2.BackendOptions
+	18, // 25: sluice.worker.v2.LoadRequest.instances:type_name -> sluice.worker.v2.InstanceSpec
+	21, // 26: sluice.worker.v2.LoadResponse.memory:type_name -> sluice.worker.v2.MemoryUsage
+	25, // 27: sluice.worker.v2.ExecuteRequest.batch:type_name -> sluice.worker.v2.Batch
+	33, // 28: sluice.worker.v2.ExecuteRequest.cancel:type_name -> sluice.worker.v2.Cancel
+	26, // 29: sluice.worker.v2.Batch.requests:type_name -> sluice.worker.v2.Request
+	29, // 30: sluice.worker.v2.Batch.inputs:type_name -> sluice.worker.v2.Input
+	28, // 31: sluice.worker.v2.Request.parameters:type_name -> sluice.worker.v2.Parameter
+	27, // 32: sluice.worker.v2.Request.outputs:type_name -> sluice.worker.v2.RequestedOutput
+	32, // 33: sluice.worker.v2.RequestedOutput.region:type_name -> sluice.worker.v2.Range
+	60, // 34: sluice.worker.v2.Input.data_type:type_name -> inference.DataType
+	1,  // 35: sluice.worker.v2.Input.layout:type_name -> sluice.worker.v2.Layout
+	30, // 36: sluice.worker.v2.Input.extents:type_name -> sluice.worker.v2.Extent
+	31, // 37: sluice.worker.v2.Input.segments:type_name -> sluice.worker.v2.Segment
+	32, // 38: sluice.worker.v2.Segment.region:type_name -> sluice.worker.v2.Range
+	35, // 39: sluice.worker.v2.ExecuteResponse.result:type_name -> sluice.worker.v2.Result
+	38, // 40: sluice.worker.v2.Result.error:type_name -> sluice.worker.v2.Error
+	36, // 41: sluice.worker.v2.Result.outputs:type_name -> sluice.worker.v2.Output
+	37, // 42: sluice.worker.v2.Result.responses:type_name -> sluice.worker.v2.Response
+	39, // 43: sluice.worker.v2.Result.compute:type_name -> sluice.worker.v2.ComputeTimes
+	60, // 44: sluice.worker.v2.Output.data_type:type_name -> inference.DataType
+	32, // 45: sluice.worker.v2.Output.region:type_name -> sluice.worker.v2.Range
+	38, // 46: sluice.worker.v2.Response.error:type_name -> sluice.worker.v2.Error
+	28, // 47: sluice.worker.v2.Response.parameters:type_name -> sluice.worker.v2.Parameter
+	36, // 48: sluice.worker.v2.Response.outputs:type_name -> sluice.worker.v2.Output
+	2,  // 49: sluice.worker.v2.Error.code:type_name -> sluice.worker.v2.Code
+	42, // 50: sluice.worker.v2.WatchResponse.devices:type_name -> sluice.worker.v2.DeviceState
+	43, // 51: sluice.worker.v2.WatchResponse.models:type_name -> sluice.worker.v2.LoadedModel
+	12, // 52: sluice.worker.v2.DeviceState.device:type_name -> sluice.worker.v2.Device
+	6,  // 53: sluice.worker.v2.Worker.Hello:input_type -> sluice.worker.v2.HelloRequest
+	14, // 54: sluice.worker.v2.Worker.Describe:input_type -> sluice.worker.v2.DescribeRequest
+	19, // 55: sluice.worker.v2.Worker.Load:input_type -> sluice.worker.v2.LoadRequest
+	22, // 56: sluice.worker.v2.Worker.Unload:input_type -> sluice.worker.v2.UnloadRequest
+	24, // 57: sluice.worker.v2.Worker.Execute:input_type -> sluice.worker.v2.ExecuteRequest
+	44, // 58: sluice.worker.v2.Worker.OpenRegion:input_type -> sluice.worker.v2.OpenRegionRequest
+	46, // 59: sluice.worker.v2.Worker.CloseRegion:input_type -> sluice.worker.v2.CloseRegionRequest
+	48, // 60: sluice.worker.v2.Worker.ReadRegion:input_type -> sluice.worker.v2.ReadRegionRequest
+	50, // 61: sluice.worker.v2.Worker.WriteRegion:input_type -> sluice.worker.v2.WriteRegionRequest
+	40, // 62: sluice.worker.v2.Worker.Watch:input_type -> sluice.worker.v2.WatchRequest
+	7,  // 63: sluice.worker.v2.Worker.Hello:output_type -> sluice.worker.v2.HelloResponse
+	15, // 64: sluice.worker.v2.Worker.Describe:output_type -> sluice.worker.v2.DescribeResponse
+	20, // 65: sluice.worker.v2.Worker.Load:output_type -> sluice.worker.v2.LoadResponse
+	23, // 66: sluice.worker.v2.Worker.Unload:output_type -> sluice.worker.v2.UnloadResponse
+	34, // 67: sluice.worker.v2.Worker.Execute:output_type -> sluice.worker.v2.ExecuteResponse
+	45, // 68: sluice.worker.v2.Worker.OpenRegion:output_type -> sluice.worker.v2.OpenRegionResponse
+	47, // 69: sluice.worker.v2.Worker.CloseRegion:output_type -> sluice.worker.v2.CloseRegionResponse
+	49, // 70: sluice.worker.v2.Worker.ReadRegion:output_type -> sluice.worker.v2.ReadRegionResponse
+	51, // 71: sluice.worker.v2.Worker.WriteRegion:output_type -> sluice.worker.v2.WriteRegionResponse
+	41, // 72: sluice.worker.v2.Worker.Watch:output_type -> sluice.worker.v2.WatchResponse
+	63, // [63:73] is the sub-list for method output_type
+	53, // [53:63] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_proto_worker_worker_proto_init() }
@@ -3359,7 +3990,8 @@ func file_proto_worker_worker_proto_init() {
 	if File_proto_worker_worker_proto != nil {
 		return
 	}
-	file_proto_worker_worker_proto_msgTypes[18].OneofWrappers = []any{
+	file_proto_worker_worker_proto_msgTypes[10].OneofWrappers = []any{}
+	file_proto_worker_worker_proto_msgTypes[22].OneofWrappers = []any{
 		(*Parameter_BoolValue)(nil),
 		(*Parameter_Int64Value)(nil),
 		(*Parameter_Uint64Value)(nil),
@@ -3371,8 +4003,8 @@ func file_proto_worker_worker_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_worker_worker_proto_rawDesc), len(file_proto_worker_worker_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   43,
+			NumEnums:      6,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -43,7 +43,7 @@ type WorkerClient interface {
 	// Hello opens a connection: versions, devices, backends, and whether the local
 	// lane is shared. It is called once, before anything else.
 	Hello(ctx context.Context, in *HelloRequest, opts ...grpc.CallOption) (*HelloResponse, error)
-	// Describe reads the tensors of a model file, for completing a model config.
+	// Describe reads what a model file says of the model, for completing a model config.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeResponse, error)
 	// Load builds one model version with its instances; it answers when every instance
 	// is able to execute.
@@ -194,7 +194,7 @@ type WorkerServer interface {
 	// Hello opens a connection: versions, devices, backends, and whether the local
 	// lane is shared. It is called once, before anything else.
 	Hello(context.Context, *HelloRequest) (*HelloResponse, error)
-	// Describe reads the tensors of a model file, for completing a model config.
+	// Describe reads what a model file says of the model, for completing a model config.
 	Describe(context.Context, *DescribeRequest) (*DescribeResponse, error)
 	// Load builds one model version with its instances; it answers when every instance
 	// is able to execute.
