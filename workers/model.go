@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/modelconfig"
 	"github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/backend"
 )
@@ -19,6 +22,7 @@ import (
 type model struct {
 	handle    uint64
 	spec      backend.Spec
+	info      backend.Info // of its backend
 	loaded    backend.Model
 	instances []*instance
 	queues    []*queue      // by instance; nil for those on the lane. Valid after ready
@@ -58,17 +62,29 @@ func describeSpec(r *worker.DescribeRequest) (backend.Spec, error) {
 		version = 1
 	}
 	spec, err := specOf(r.GetConfig().GetName(), version, filepath.Dir(folder), r.GetModelFile())
+	if err == nil {
+		spec.BackendFile, err = backendFile(r.GetConfig().GetName(), r.GetOptions())
+	}
 	spec.Config = r.GetConfig()
 	return spec, err
+}
+
+// backendFile is the file of a backend that another one runs; "" for none.
+func backendFile(model string, o *worker.BackendOptions) (string, error) {
+	if file := o.GetFile(); file != "" && (!filepath.IsAbs(file) || filepath.Clean(file) != file) {
+		return "", infer.Errorf(infer.InvalidArg, "model '%s': the path of its backend's file is not absolute and clean", model)
+	}
+	return o.GetFile(), nil
 }
 
 // load builds the model and its instances, one after the other; on an error nothing
 // of it is left.
 func (m *model) load(ctx context.Context, w *Worker, c *connection, r *worker.LoadRequest) error {
-	b, err := w.backendFor(backendName(r.GetConfig().GetBackend(), r.GetConfig().GetPlatform()), r.GetOptions().GetOptions())
+	b, err := w.backendFor(w.backendName(r.GetConfig(), r.GetOptions()), r.GetOptions().GetOptions())
 	if err != nil {
 		return err
 	}
+	m.info = b.Info()
 	specs := make([]backend.InstanceSpec, len(r.GetInstances()))
 	for i, s := range r.GetInstances() {
 		if specs[i], err = w.instanceSpec(s); err != nil {
@@ -109,8 +125,8 @@ func (m *model) addInstance(ctx context.Context, w *Worker, c *connection, s *wo
 		worker: w, connection: c, spec: spec, model: m.loaded, modelName: m.spec.Name, transport: t, done: make(chan struct{}),
 		decoupled: m.spec.Config.GetModelTransactionPolicy().GetDecoupled(),
 		iterative: m.spec.Config.GetSequenceBatching().GetIterativeSequence(),
-		scattered: scatteredOf(m.spec.Config),
-		apart:     !m.keeps && mayBeApart(m, spec),
+		scattered: m.scattered(),
+		apart:     !m.keeps && !m.info.WholeBatches && mayBeApart(m, spec),
 		keeps:     m.keeps,
 		opens:     opens{most: m.openRequests, changed: make(chan struct{}, 1)},
 		log:       w.log.With("model", m.spec.Name, "version", m.spec.Version, "instance", spec.Name),
@@ -128,6 +144,14 @@ func (m *model) addInstance(ctx context.Context, w *Worker, c *connection, s *wo
 	m.queues = append(m.queues, q)
 	m.instances = append(m.instances, inst)
 	return nil
+}
+
+// scattered are the outputs that the gateway cuts: none, where the backend does it.
+func (m *model) scattered() scattered {
+	if m.info.Ragged {
+		return nil
+	}
+	return scatteredOf(m.spec.Config)
 }
 
 // beginUnload stops the model once, in a goroutine that the worker waits for.
@@ -200,16 +224,27 @@ func (w *Worker) recovered(model, doing string, err *error) {
 	*err = infer.Errorf(infer.Internal, "the model's backend failed in %s", doing)
 }
 
-// backendName is the backend of a config, or that of its platform where it is silent.
-// Source: platforms of the original, message ModelConfig.
-func backendName(name, platform string) string {
-	if name != "" {
-		return name
+// backendName is the backend that runs a model: the one that the gateway found for it, that of
+// its config, or where the config is silent the one that has its platform.
+func (w *Worker) backendName(c *modelconfig.ModelConfig, o *worker.BackendOptions) string {
+	if o.GetRuntime() != "" {
+		return o.GetRuntime()
 	}
-	if platform == "onnxruntime_onnx" {
-		return "onnxruntime"
+	if c.GetBackend() != "" {
+		return c.GetBackend()
 	}
-	return platform
+	for _, name := range slices.Sorted(maps.Keys(w.deps.Backends)) {
+		b, err := w.backendFor(name, nil)
+		if err != nil {
+			continue
+		}
+		for _, f := range b.Info().Formats {
+			if f.GetPlatform() == c.GetPlatform() && f.GetPlatform() != "" {
+				return name
+			}
+		}
+	}
+	return c.GetPlatform()
 }
 
 // instanceSpec checks that an instance can live in this process.

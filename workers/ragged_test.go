@@ -132,3 +132,33 @@ func TestScatteredOutputs(t *testing.T) {
 		t.Errorf("other outputs are rows: got %q", res.Err)
 	}
 }
+
+// A backend that cuts batch_output itself answers request by request: outputs of the whole
+// batch are rows, as in any other model.
+func TestScatteredByBackend(t *testing.T) {
+	cfg := fp32Config(nil)
+	cfg.Output = append(cfg.Output, &modelconfig.ModelOutput{Name: "FLAT", DataType: modelconfig.DataType_TYPE_INT8, Dims: []int64{-1}})
+	cfg.BatchOutput = []*modelconfig.BatchOutput{{TargetName: []string{"FLAT"}, SourceInput: []string{"RAGGED"}}}
+	s := &scripted{info: backend.Info{Ragged: true}}
+	g := startLocal(t, workers.Config{}, scriptedDeps(s), 64<<10)
+	g.hello(t, true)
+	g.load(t, loadRequest(1, cfg, 0))
+	flat := func(data string) []infer.Tensor {
+		return []infer.Tensor{{Name: "FLAT", Datatype: infer.Int8, Shape: []int64{int64(len(data))}, Data: []byte(data)}}
+	}
+	s.execute.Store(func(b backend.Batch) error { return b.Outputs(flat("ABCDEFG")) })
+	if res := g.runRagged(t); !strings.Contains(res.Err, "does not begin with the batch's 4 rows") {
+		t.Errorf("of the whole batch: got %q", res.Err)
+	}
+	s.execute.Store(func(b backend.Batch) error {
+		for i := range b.Requests() {
+			if err := b.Respond(i, flat("ABC"[:i+1]), nil, true); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if res := g.runRagged(t); res.Err != "" || len(res.Responses) != 3 || res.Responses[1].Err != "" || res.Responses[1].Outputs[0].Shape[0] != 2 {
+		t.Errorf("request by request: got %+v", res)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers"
 	"github.com/sluice-serve/sluice/workers/backend"
 )
@@ -15,12 +16,15 @@ type scripted struct {
 	execute atomic.Value // func(b backend.Batch) error
 	failAt  int          // the instance that can't be made, from 1; 0: none
 	open    int          // open requests that it declares
+	info    backend.Info
+	patch   *worker.ConfigPatch // of Describe
 
 	mu      sync.Mutex
 	made    []*scriptedInstance // guarded by mu
 	closed  int                 // guarded by mu: models
 	loads   int                 // guarded by mu
 	entered int                 // guarded by mu: executions
+	specs   []backend.Spec      // guarded by mu: of Describe and Load
 }
 
 type scriptedInstance struct {
@@ -29,16 +33,24 @@ type scriptedInstance struct {
 }
 
 func (s *scripted) factory(map[string]string) (backend.Backend, error) { return s, nil }
-func (s *scripted) Info() backend.Info                                 { return backend.Info{OpenRequests: s.open} }
-func (s *scripted) Close() error                                       { return nil }
-
-func (s *scripted) Describe(context.Context, backend.Spec) (*backend.Description, error) {
-	return &backend.Description{Inputs: []backend.TensorInfo{{Name: "x", Datatype: infer.FP32, Shape: []int64{-1, 2}}}}, nil
+func (s *scripted) Info() backend.Info {
+	info := s.info
+	info.OpenRequests = max(info.OpenRequests, s.open)
+	return info
 }
+func (s *scripted) Close() error { return nil }
 
-func (s *scripted) Load(context.Context, backend.Spec) (backend.Model, error) {
+func (s *scripted) Describe(_ context.Context, spec backend.Spec) (*backend.Description, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.specs = append(s.specs, spec)
+	return &backend.Description{Inputs: []backend.TensorInfo{{Name: "x", Datatype: infer.FP32, Shape: []int64{-1, 2}}}, Patch: s.patch}, nil
+}
+
+func (s *scripted) Load(_ context.Context, spec backend.Spec) (backend.Model, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.specs = append(s.specs, spec)
 	s.loads++
 	return scriptedModel{s}, nil
 }

@@ -50,8 +50,8 @@ func (s *service) Hello(ctx context.Context, r *worker.HelloRequest) (*worker.He
 		if b, err := w.backendFor(name, nil); err != nil {
 			info.Unavailable = textOf(err)
 		} else {
-			i := b.Info()
-			info.Version, info.Gpu, info.Unavailable = i.Version, i.GPU && w.config.Device.GPU, i.Unavailable
+			info = b.Info().Message(name)
+			info.Gpu = info.Gpu && w.config.Device.GPU
 		}
 		answer.Backends = append(answer.Backends, info)
 	}
@@ -64,7 +64,7 @@ func (s *service) Describe(ctx context.Context, r *worker.DescribeRequest) (*wor
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return &worker.DescribeResponse{Inputs: tensorInfos(d.Inputs), Outputs: tensorInfos(d.Outputs)}, nil
+	return &worker.DescribeResponse{Inputs: tensorInfos(d.Inputs), Outputs: tensorInfos(d.Outputs), Patch: d.Patch}, nil
 }
 
 func (s *service) describe(ctx context.Context, r *worker.DescribeRequest) (*backend.Description, error) {
@@ -78,7 +78,7 @@ func (s *service) describe(ctx context.Context, r *worker.DescribeRequest) (*bac
 	defer s.worker.running.Done()
 	name := r.GetBackend()
 	if name == "" {
-		name = backendName(r.GetConfig().GetBackend(), r.GetConfig().GetPlatform())
+		name = s.worker.backendName(r.GetConfig(), r.GetOptions())
 	}
 	b, err := s.worker.backendFor(name, r.GetOptions().GetOptions())
 	if err != nil {
@@ -103,6 +103,9 @@ func (s *service) Load(ctx context.Context, r *worker.LoadRequest) (*worker.Load
 		return nil, statusOf(err)
 	}
 	spec, err := specOf(r.GetModel(), r.GetVersion(), r.GetModelDir(), r.GetModelFile())
+	if err == nil {
+		spec.BackendFile, err = backendFile(r.GetModel(), r.GetOptions())
+	}
 	if err != nil {
 		return nil, statusOf(err)
 	}

@@ -12,12 +12,15 @@ import (
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
+	"github.com/sluice-serve/sluice/proto/worker"
 )
 
 // Factory makes a backend. The options are those of --backend-config for it.
 type Factory func(options map[string]string) (Backend, error)
 
-// Info tells what a backend is.
+// Info is what a backend says of itself. The gateway knows no more of it: whatever is
+// special about a backend, its file names and platforms among it, stands here.
+// Source: message Backend, proto/worker/worker.proto.
 type Info struct {
 	Version     string // of the library underneath; "" where there is none
 	GPU         bool   // instances on GPUs are possible in this process
@@ -25,6 +28,23 @@ type Info struct {
 	// OpenRequests is how many requests of an instance may be open in batches that it kept
 	// (Batch.Keep) when it takes its next one; 0: it keeps none. At most MaxOpenRequests.
 	OpenRequests int
+
+	WholeBatches      bool // the worker does not execute a batch's requests one by one
+	Ragged            bool // it computes batch_input and cuts batch_output itself
+	UnbatchedOptional bool // inputs may be optional in models without a batch dimension alone
+	Patches           bool // Describe is asked for configs whose tensors are complete, too
+
+	Placements []*worker.Placement   // kinds of instances, the preferred first; nil: CPU, and GPU as GPU says
+	Memory     []worker.MemoryKind   // where tensors may lie; nil: host memory
+	Formats    []*worker.ModelFormat // model files; nil: it reads none, or the config says which
+	Runtimes   []*worker.Runtime     // files of other backends that it runs
+}
+
+// Message is Info as a worker says it in Hello. What it points at is shared.
+func (i Info) Message(name string) *worker.Backend {
+	return &worker.Backend{Name: name, Version: i.Version, Gpu: i.GPU, Unavailable: i.Unavailable, OpenRequests: uint32(max(i.OpenRequests, 0)),
+		WholeBatches: i.WholeBatches, Ragged: i.Ragged, UnbatchedOptional: i.UnbatchedOptional, Patches: i.Patches,
+		Placements: i.Placements, Memory: i.Memory, Formats: i.Formats, Runtimes: i.Runtimes}
 }
 
 // MaxOpenRequests bounds Info.OpenRequests.
@@ -33,8 +53,8 @@ const MaxOpenRequests = 1 << 16
 // Backend loads model versions.
 type Backend interface {
 	Info() Info
-	// Describe reads the tensors that a model file declares. Unsupported where the
-	// backend's files don't tell.
+	// Describe reads the tensors that a model file declares, and patches the config.
+	// Unsupported where the backend's files don't tell.
 	Describe(ctx context.Context, spec Spec) (*Description, error)
 	// Load prepares a model version; instances follow. Errors are infer errors whose
 	// text helps the model's owner and names files relative to the model's folder.
@@ -51,6 +71,9 @@ type Spec struct {
 	ModelFile string // the version's model file or folder; it may not exist
 	Config    *modelconfig.ModelConfig
 	Instances int // how many instances will be made of it here
+	// BackendFile is the absolute path of the file that makes the config's backend, where
+	// this backend runs it: see Info.Runtimes. "" where the config names this backend.
+	BackendFile string
 }
 
 // TensorInfo is a tensor as a model file declares it; -1 is a dimension of any size.
@@ -64,6 +87,8 @@ type TensorInfo struct {
 // Description is what a model file declares of itself.
 type Description struct {
 	Inputs, Outputs []TensorInfo
+	// Patch is what the backend says of the config beside; nil: nothing.
+	Patch *worker.ConfigPatch
 }
 
 // Model is a loaded model version.

@@ -5,12 +5,14 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/backend"
 )
 
@@ -81,8 +83,31 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 }
 
 func testInfo(t *testing.T, s Subject) {
-	if info := s.Backend.Info(); info.Unavailable != "" {
+	info := s.Backend.Info()
+	if info.Unavailable != "" {
 		t.Errorf("Info().Unavailable = %q, want it to be usable", info.Unavailable)
+	}
+	defaults := 0
+	for _, f := range info.Formats {
+		if f.GetPlatform() == "" && f.GetFilename() == "" || f.GetFilename() != "" && filepath.Base(f.GetFilename()) != f.GetFilename() {
+			t.Errorf("the format %v is none: it wants a platform or the name of a file", f)
+		}
+		if f.GetDefault() {
+			defaults++
+		}
+	}
+	if defaults > 1 {
+		t.Errorf("%d formats are the default", defaults)
+	}
+	for _, r := range info.Runtimes {
+		if r.GetFile() == "" || filepath.Base(r.GetFile()) != r.GetFile() {
+			t.Errorf("the runtime %v has no name of a file", r)
+		}
+	}
+	for _, p := range info.Placements {
+		if !info.GPU && p.GetKind() == worker.Placement_GPU && len(info.Placements) == 1 {
+			t.Errorf("instances are made on GPUs alone, which can't be used")
+		}
 	}
 }
 

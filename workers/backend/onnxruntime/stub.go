@@ -19,7 +19,11 @@ func New(string) backend.Factory {
 
 type absent struct{}
 
-func (absent) Info() backend.Info { return backend.Info{Unavailable: unavailable} }
+func (absent) Info() backend.Info {
+	info := about()
+	info.Unavailable = unavailable
+	return info
+}
 
 func (absent) Describe(context.Context, backend.Spec) (*backend.Description, error) {
 	return nil, infer.Errorf(infer.Unavailable, unavailable)
