@@ -14,9 +14,11 @@ import (
 	"github.com/sluice-serve/sluice/gateway/httpapi"
 	"github.com/sluice-serve/sluice/gateway/listen"
 	"github.com/sluice-serve/sluice/gateway/logging"
+	"github.com/sluice-serve/sluice/gateway/modelconfig"
 	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/gateway/repository"
 	"github.com/sluice-serve/sluice/gateway/repository/agent"
+	"github.com/sluice-serve/sluice/gateway/repository/backends"
 	"github.com/sluice-serve/sluice/gateway/repository/cloud"
 	"github.com/sluice-serve/sluice/tracing"
 	"github.com/sluice-serve/sluice/workers/client"
@@ -83,8 +85,10 @@ type RepositoryConfig struct {
 	// BackendOptions is --backend-config: backend → setting → value; "" are settings
 	// for all.
 	BackendOptions map[string]map[string]string
-	Agents         agent.Config // --repoagent-…
-	Cloud          cloud.Config // --cloud-…; Open and Env are cmd's, and Log is not used
+	Backends       backends.Config   // --backend-directory, --allow-model-backends
+	Known          modelconfig.Known // backends that no worker may have; cmd's
+	Agents         agent.Config      // --repoagent-…
+	Cloud          cloud.Config      // --cloud-…; Open and Env are cmd's, and Log is not used
 }
 
 // Listen is where a protocol listens.
@@ -143,7 +147,7 @@ type WorkersConfig struct {
 	Remote        []string // workers that somebody else started: host:port, or unix:PATH on this host
 	TLS           TLSFiles // for Remote
 	Insecure      bool     // Remote without TLS, on loopback only
-	ONNXRuntime   string   // path of the library; "": the worker finds it
+	Env           []string // NAME=value, for local workers beside the gateway's own
 	RequestArena  int64    // bytes
 	ResponseArena int64    // bytes for each local worker
 	Stream        bool     // the gRPC stream on local workers too
@@ -166,7 +170,7 @@ func DefaultConfig() Config {
 		ID: "triton", ExitTimeout: 30 * time.Second, ExitGrace: time.Second,
 		Log: logging.DefaultSettings(), Trace: tracing.DefaultSettings(),
 		Repository: RepositoryConfig{ExitOnError: true, StrictReadiness: true, LoadThreads: 4, PollInterval: 15 * time.Second,
-			BackendOptions: map[string]map[string]string{}},
+			BackendOptions: map[string]map[string]string{}, Backends: backends.Config{Directory: backends.DefaultDirectory}},
 		HTTP: HTTPConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8000}, MaxInputSize: 64 << 20, Transport: "sluice"},
 		GRPC: GRPCConfig{Listen: Listen{Allow: true, Address: "0.0.0.0", Port: 8001}, Transport: "sluice", Compression: "none",
 			KeepaliveTime: 2 * time.Hour, KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute, MaxPingStrikes: 2, MaxPingsWithoutData: 2},

@@ -15,7 +15,7 @@ func (r *RepositoryConfig) models() repository.Config {
 		LoadThreads: r.LoadThreads, LoadRetries: r.LoadRetries, BackendOptions: r.BackendOptions,
 		Mode: r.Mode, PollInterval: r.PollInterval, Startup: r.Startup, ConfigName: r.ConfigName, Namespacing: r.Namespacing,
 		LoadQueue: r.LoadQueue, LoadTime: r.LoadTime, LoadFiles: r.LoadFiles, WarmupRequests: r.WarmupRequests, WarmupTime: r.WarmupTime,
-		GPULimits: r.GPULimits, TempDir: r.TempDir}
+		GPULimits: r.GPULimits, TempDir: r.TempDir, Known: r.Known, Backends: r.Backends}
 }
 
 // validate says what is wrong with the flags together.

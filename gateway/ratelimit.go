@@ -44,7 +44,7 @@ func (c *RateLimitConfig) options() [][]string {
 // need something. The scheduler's Drain takes their needs out again.
 func (g *Gateway) schedule(m *repository.Model, deps schedule.Deps) (schedule.Scheduler, error) {
 	if g.limiter == nil {
-		return build.FromConfig(m.Config, m.Version, deps)
+		return build.FromConfig(m.Scheduled, m.Version, deps)
 	}
 	needs := ratelimit.Instances(m.Config)
 	if len(needs) != len(deps.Executors) {
@@ -55,10 +55,10 @@ func (g *Gateway) schedule(m *repository.Model, deps schedule.Deps) (schedule.Sc
 		return nil, err
 	}
 	if member == nil { // they need nothing
-		return build.FromConfig(m.Config, m.Version, deps)
+		return build.FromConfig(m.Scheduled, m.Version, deps)
 	}
 	deps.Limiter = member
-	s, err := build.FromConfig(m.Config, m.Version, deps)
+	s, err := build.FromConfig(m.Scheduled, m.Version, deps)
 	if err != nil {
 		member.Close()
 		return nil, err

@@ -9,8 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/sluice-serve/sluice/gateway/modelconfig"
+	"google.golang.org/protobuf/proto"
+
 	"github.com/sluice-serve/sluice/gateway/repository"
+	"github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/client"
 )
 
@@ -43,10 +45,7 @@ func (w *WorkersConfig) localWorkers() ([]client.LocalWorker, error) {
 	if err != nil {
 		return nil, err
 	}
-	env := os.Environ()
-	if w.ONNXRuntime != "" {
-		env = append(env, "SLUICE_ONNXRUNTIME="+w.ONNXRuntime)
-	}
+	env := append(os.Environ(), w.Env...)
 	if w.OpenTimeout > 0 {
 		env = append(env, "SLUICE_OPEN_REQUEST_TIMEOUT="+w.OpenTimeout.String())
 	}
@@ -101,21 +100,34 @@ func (w *WorkersConfig) remoteTLS(address string) (client.TLSFiles, error) {
 // repositoryWorkers is client.Workers as the repository wants it.
 type repositoryWorkers struct{ *client.Workers }
 
-// Backends are those of all workers together: usable where one worker can use it.
-func (w repositoryWorkers) Backends() map[string]modelconfig.BackendInfo {
-	all := map[string]modelconfig.BackendInfo{}
-	for _, b := range w.Workers.Backends() {
-		have, known := all[b.Name]
-		info := modelconfig.BackendInfo{GPU: b.GPU && b.Unavailable == "", Unavailable: b.Unavailable}
-		if known {
-			info.GPU = info.GPU || have.GPU
-			if have.Unavailable == "" {
-				info.Unavailable = ""
-			}
+// Backends are those of all workers together.
+func (w repositoryWorkers) Backends() map[string]*worker.Backend {
+	return together(w.Workers.Backends())
+}
+
+// together are backends by name: usable where one worker can use it. Of what workers say of
+// one backend that of the first counts that can use it.
+func together(said []client.Backend) map[string]*worker.Backend {
+	all := map[string]*worker.Backend{}
+	for _, b := range said {
+		have := all[b.Name]
+		gpu := have.GetGpu() || b.Gpu && b.Unavailable == ""
+		if have == nil || have.Unavailable != "" && b.Unavailable == "" {
+			have = b.Backend
 		}
-		all[b.Name] = info
+		if have.Gpu != gpu {
+			have = proto.CloneOf(have)
+			have.Gpu = gpu
+		}
+		all[b.Name] = have
 	}
 	return all
+}
+
+// Describe reads what a model file and its backend say of a model.
+func (w repositoryWorkers) Describe(ctx context.Context, spec *repository.LoadSpec) (*worker.DescribeResponse, error) {
+	s := loadSpec(spec)
+	return w.Workers.Describe(ctx, &s)
 }
 
 // Devices are those of all workers.
@@ -127,10 +139,15 @@ func (w repositoryWorkers) Devices() []repository.Device {
 	return all
 }
 
+// loadSpec is a version as the workers' client wants it, without instances.
+func loadSpec(spec *repository.LoadSpec) client.Spec {
+	return client.Spec{Name: spec.Name, Version: spec.Version, ModelDir: spec.ModelDir, ModelFile: spec.ModelFile,
+		Config: spec.Config, Backend: spec.Backend, BackendFile: spec.BackendFile, Options: spec.Options, Changed: spec.Changed}
+}
+
 // Load loads a version.
 func (w repositoryWorkers) Load(ctx context.Context, spec repository.LoadSpec) (repository.Loaded, error) {
-	s := client.Spec{Name: spec.Name, Version: spec.Version, ModelDir: spec.ModelDir, ModelFile: spec.ModelFile,
-		Config: spec.Config, Backend: spec.Backend, Options: spec.Options, Changed: spec.Changed}
+	s := loadSpec(&spec)
 	if like, ok := spec.Like.(*client.Version); ok {
 		s.Like = like
 	}

@@ -133,7 +133,9 @@ func serve(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	s.Config.Version = version
 	debug.SetGCPercent(s.Config.Cache.GCPercent(gcPercent))
-	outside(&s.Config)
+	if err := outside(&s.Config); err != nil {
+		return err
+	}
 	g, err := gateway.New(ctx, s.Config)
 	if err != nil {
 		return err
@@ -167,6 +169,8 @@ func check(ctx context.Context, args []string, stdout io.Writer) error {
 			"Nothing is loaded and nothing is listened on.\n")
 		return err
 	}
-	outside(&s.Config)
+	if err := outside(&s.Config); err != nil {
+		return err
+	}
 	return gateway.Check(ctx, s.Config, stdout)
 }

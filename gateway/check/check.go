@@ -66,7 +66,7 @@ func (s *Server) Check(ctx context.Context, cfg repository.Config, w repository.
 		r.Repositories = append(r.Repositories, strings.Split(err.Error(), "\n")...)
 	}
 	for _, path := range cfg.Paths {
-		if hint := nested(path); hint != "" {
+		if hint := nested(cfg.Known, path); hint != "" {
 			r.Repositories = append(r.Repositories, hint)
 		}
 	}

@@ -12,26 +12,37 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
 	"github.com/sluice-serve/sluice/proto/worker"
+	"github.com/sluice-serve/sluice/workers/backend/triton"
 )
 
 // workers describe one model file: x [-1,2] → y [-1,3]. Loading is not asked of them.
 type workers struct{ repository.Workers }
 
-func (workers) Backends() map[string]modelconfig.BackendInfo {
-	return map[string]modelconfig.BackendInfo{"onnxruntime": {GPU: true}, "identity": {}}
+func (workers) Backends() map[string]*worker.Backend {
+	return map[string]*worker.Backend{"onnxruntime": {Name: "onnxruntime", Gpu: true}, "identity": {Name: "identity"}}
 }
 func (workers) Devices() []repository.Device { return []repository.Device{{}, {GPU: true, ID: 1}} }
-func (workers) Describe(_ context.Context, backend, file string, _ *configpb.ModelConfig, _ map[string]string) (*worker.DescribeResponse, error) {
-	if backend != "onnxruntime" {
+func (workers) Describe(_ context.Context, spec *repository.LoadSpec) (*worker.DescribeResponse, error) {
+	if spec.Backend != "onnxruntime" {
 		return nil, infer.Errorf(infer.Unsupported, "identity")
 	}
-	if info, err := os.Stat(file); err != nil || info.Size() > 0 {
+	if info, err := os.Stat(spec.ModelFile); err != nil || info.Size() > 0 {
 		return nil, infer.Errorf(infer.InvalidArg, "model file 1/model.onnx is no ONNX model")
 	}
 	tensor := func(name string, n int64) []*worker.TensorInfo {
 		return []*worker.TensorInfo{{Name: name, DataType: configpb.DataType_TYPE_FP32, Shape: []int64{-1, n}}}
 	}
 	return &worker.DescribeResponse{Inputs: tensor("x", 2), Outputs: tensor("y", 3)}, nil
+}
+
+// known are Triton's backends.
+func known(t *testing.T) modelconfig.Known {
+	t.Helper()
+	all, err := triton.Backends()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 func tree(t *testing.T, files map[string]string) string {
@@ -75,7 +86,7 @@ func TestReport(t *testing.T) {
 		"b/config.pbtxt": complete + "dynamic_batching { preferred_batch_size: 16 }\nmax_queue: 3\n", "b/1/model.onnx": "",
 		"c/config.pbtxt": complete, "c/1/model.onnx": "",
 	})
-	r := Check(t.Context(), repository.Config{Paths: []string{dir}}, workers{})
+	r := Check(t.Context(), repository.Config{Known: known(t), Paths: []string{dir}}, workers{})
 	want := `ok     a
          completed  the whole config: there is no config.pbtxt
                     backend "onnxruntime", from the file model.onnx
@@ -133,7 +144,7 @@ func TestNearMisses(t *testing.T) {
 		{"empty repository", map[string]string{"README": ""}, "no model folders in "},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			r := Check(t.Context(), repository.Config{Paths: []string{tree(t, row.files)}}, nil)
+			r := Check(t.Context(), repository.Config{Known: known(t), Paths: []string{tree(t, row.files)}}, nil)
 			if got := text(t, r); !strings.Contains(got, row.want) {
 				t.Errorf("got\n%s\nwant %s", got, row.want)
 			}
@@ -154,13 +165,13 @@ func TestNoFalseHints(t *testing.T) {
 		"unreadable config":        {map[string]string{"m/config.pbtxt": `platfrom: "x"`, "m/1/model.onnx": ""}, "hint"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := text(t, Check(t.Context(), repository.Config{Paths: []string{tree(t, row.files)}}, workers{})); strings.Contains(got, row.not) {
+			if got := text(t, Check(t.Context(), repository.Config{Known: known(t), Paths: []string{tree(t, row.files)}}, workers{})); strings.Contains(got, row.not) {
 				t.Errorf("got\n%s\nwant no %q", got, row.not)
 			}
 		})
 	}
 	files := map[string]string{"m/1/model.onnx": ""}
-	got := text(t, Check(t.Context(), repository.Config{Paths: []string{tree(t, files), tree(t, files)}}, workers{}))
+	got := text(t, Check(t.Context(), repository.Config{Known: known(t), Paths: []string{tree(t, files), tree(t, files)}}, workers{}))
 	if strings.Contains(got, "there is no version folder") {
 		t.Errorf("duplicates: got\n%s", got)
 	}
@@ -168,7 +179,7 @@ func TestNoFalseHints(t *testing.T) {
 
 func TestWithoutWorkers(t *testing.T) {
 	dir := tree(t, map[string]string{"m/config.pbtxt": complete + "version_policy { specific { versions: [1, 7] } }", "m/1/model.onnx": "broken", "m/labels.txt": "a"})
-	r := Check(t.Context(), repository.Config{Paths: []string{dir}}, nil)
+	r := Check(t.Context(), repository.Config{Known: known(t), Paths: []string{dir}}, nil)
 	got := text(t, r)
 	for _, want := range []string{"loads      version 1 with onnxruntime\n", "No worker was asked: model files were not opened",
 		"m/config.pbtxt:4:1: version 7 is specified for model 'm', but the version directory is not present"} {
@@ -176,7 +187,7 @@ func TestWithoutWorkers(t *testing.T) {
 			t.Errorf("got\n%s\nwant %s", got, want)
 		}
 	}
-	if got := text(t, Check(t.Context(), repository.Config{Paths: []string{dir}}, workers{})); !strings.Contains(got, "model file 1/model.onnx is no ONNX model") {
+	if got := text(t, Check(t.Context(), repository.Config{Known: known(t), Paths: []string{dir}}, workers{})); !strings.Contains(got, "model file 1/model.onnx is no ONNX model") {
 		t.Errorf("with workers, got\n%s", got)
 	}
 }
@@ -184,7 +195,7 @@ func TestWithoutWorkers(t *testing.T) {
 func TestDuplicates(t *testing.T) {
 	files := map[string]string{"m/config.pbtxt": `backend: "identity"`, "m/1/": ""}
 	a, b := tree(t, files), tree(t, files)
-	got := text(t, Check(t.Context(), repository.Config{Paths: []string{a, b, "/nonexistent"}}, workers{}))
+	got := text(t, Check(t.Context(), repository.Config{Known: known(t), Paths: []string{a, b, "/nonexistent"}}, workers{}))
 	for _, want := range []string{"model appears in two or more repositories", "it is in " + a + "/m and in " + b + "/m: remove or rename one",
 		"WRONG  failed to poll model repository '/nonexistent'"} {
 		if !strings.Contains(got, want) {

@@ -58,7 +58,7 @@ func TestEnsembles(t *testing.T) {
 	}
 	s := &Server{}
 	models := map[string]Model{}
-	for _, m := range s.Check(t.Context(), repository.Config{Paths: []string{dir}}, nil).Models {
+	for _, m := range s.Check(t.Context(), repository.Config{Known: known(t), Paths: []string{dir}}, nil).Models {
 		models[m.Name] = m
 	}
 	for name, want := range map[string]string{"graph": "", "a": "",
@@ -108,7 +108,7 @@ func TestEnsemblesOfNamespaces(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := text(t, Check(t.Context(), repository.Config{Paths: []string{one, two}, Namespacing: true}, nil))
+	got := text(t, Check(t.Context(), repository.Config{Known: known(t), Paths: []string{one, two}, Namespacing: true}, nil))
 	for _, want := range []string{"ok     m in " + one, "ok     m in " + two, "ok     own in " + one, "ok     named in " + two, "WRONG  unfit in " + two,
 		"TYPE_FP32 is inferred from model unfit while TYPE_INT32 is inferred from model m"} {
 		if !strings.Contains(got, want) {

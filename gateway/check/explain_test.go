@@ -82,7 +82,7 @@ func TestExplainedInReport(t *testing.T) {
 		"a/config.pbtxt": `platform: "onnxruntime_onnx" max_batch_size: 8 dynamic_batching { }`, "a/1/model.onnx": "",
 		"b/config.pbtxt": `platform: "onnxruntime_onnx" response_cache { enable: true } bad: 1`, "b/1/model.onnx": "",
 	}
-	r := (&Server{}).Check(t.Context(), repository.Config{Paths: []string{tree(t, files)}}, workers{})
+	r := (&Server{}).Check(t.Context(), repository.Config{Known: known(t), Paths: []string{tree(t, files)}}, workers{})
 	got := text(t, r)
 	for _, want := range []string{"batching   requests that wait leave together when an instance is free, up to 8 rows\n"} {
 		if !strings.Contains(got, want) {
@@ -101,7 +101,7 @@ func TestTooLittleOfAResource(t *testing.T) {
 	}
 	for most, ok := range map[int64]bool{2: false, 3: true} {
 		s := &Server{RateLimit: true, Resources: []ratelimit.Resource{{Name: "R", Count: most, Device: ratelimit.Every}}}
-		r := s.Check(t.Context(), repository.Config{Paths: []string{tree(t, files)}}, workers{})
+		r := s.Check(t.Context(), repository.Config{Known: known(t), Paths: []string{tree(t, files)}}, workers{})
 		if r.OK() != ok {
 			t.Errorf("%d there: got\n%s", most, text(t, r))
 		}
@@ -114,7 +114,7 @@ func TestTimeToLive(t *testing.T) {
 	for value, ok := range map[string]bool{"soon": false, "30": true, "1h30m": true} {
 		files := map[string]string{"a/config.pbtxt": strings.ReplaceAll(config, "VALUE", value), "a/1/model.onnx": ""}
 		for _, on := range []bool{false, true} {
-			r := (&Server{Cache: on}).Check(t.Context(), repository.Config{Paths: []string{tree(t, files)}}, workers{})
+			r := (&Server{Cache: on}).Check(t.Context(), repository.Config{Known: known(t), Paths: []string{tree(t, files)}}, workers{})
 			if r.OK() != (ok || !on) {
 				t.Errorf("%s, cache %v: got\n%s", value, on, text(t, r))
 			}

@@ -22,6 +22,7 @@ var almost = regexp.MustCompile(`^(?i:v|ver|version)?[-_. ]?0*([1-9][0-9]*)(?:\.
 
 // nearMisses looks for what was probably meant, in places where it has no effect.
 func (m *Model) nearMisses(plan *repository.Plan) {
+	known := plan.Known()
 	entries, err := os.ReadDir(m.Dir)
 	if err != nil {
 		return // the plan says so
@@ -36,7 +37,7 @@ func (m *Model) nearMisses(plan *repository.Plan) {
 			m.folder(name, plan, hint)
 		case !config && nearConfig(name):
 			hint("%s is not read: the config's name is %s", name, repository.ConfigFile)
-		case isModelFile(name):
+		case isModelFile(known, name):
 			hint("%s lies in the model folder and is not read: model files lie in a version folder, %s", name, filepath.Join("1", name))
 		}
 	}
@@ -63,7 +64,7 @@ func (m *Model) folder(name string, plan *repository.Plan, hint func(string, ...
 		return
 	}
 	if len(plan.Existing) == 0 {
-		for _, file := range modelconfig.ModelFilenames() {
+		for _, file := range plan.Known().Filenames() {
 			if exists(m.Dir, name, file) {
 				hint("the folder %s holds %s but is no version: rename it to 1", name, file)
 				return
@@ -79,12 +80,12 @@ func (m *Model) versionFolder(n int64, plan *repository.Plan, hint func(string, 
 	if err != nil {
 		return
 	}
-	want, backend := "", ""
+	known, want, backend := plan.Known(), "", ""
 	if plan.Config != nil {
 		want, backend = plan.Config.DefaultModelFilename, plan.Config.Backend
 	}
 	if len(entries) == 0 {
-		if want != "" && slices.Contains(modelconfig.KnownBackends(), backend) {
+		if want != "" && known.ReadsFiles(backend) {
 			hint("the version folder %s is empty", folder)
 		}
 		return
@@ -97,7 +98,7 @@ func (m *Model) versionFolder(n int64, plan *repository.Plan, hint func(string, 
 		switch {
 		case want != "" && filepath.Ext(name) == filepath.Ext(want):
 			hint(`%s/%s is not read: rename it to %s, or set default_model_filename: "%s"`, folder, name, want, name)
-		case want == "" && plan.Config != nil && isModelFile(name) && !slices.Contains(modelconfig.ModelFilenames(), name):
+		case want == "" && plan.Config != nil && isModelFile(known, name) && !slices.Contains(known.Filenames(), name):
 			hint(`%s/%s has none of the names that tell the backend: rename it to model%s, or set backend and default_model_filename: "%s"`,
 				folder, name, filepath.Ext(name), name)
 		case nearConfig(name) || name == repository.ConfigFile:
@@ -110,9 +111,9 @@ func (m *Model) versionFolder(n int64, plan *repository.Plan, hint func(string, 
 }
 
 // nested says that a path is a model folder and no repository.
-func nested(path string) string {
+func nested(known modelconfig.Known, path string) string {
 	model := exists(path, repository.ConfigFile)
-	for _, file := range modelconfig.ModelFilenames() {
+	for _, file := range known.Filenames() {
 		model = model || exists(path, "1", file)
 	}
 	if !model {
@@ -137,6 +138,6 @@ func nearConfig(name string) bool {
 }
 
 // isModelFile says that a name ends as model files do.
-func isModelFile(name string) bool {
-	return slices.ContainsFunc(modelconfig.ModelFilenames(), func(f string) bool { return filepath.Ext(f) == filepath.Ext(name) })
+func isModelFile(known modelconfig.Known, name string) bool {
+	return slices.ContainsFunc(known.Filenames(), func(f string) bool { return filepath.Ext(f) == filepath.Ext(name) })
 }

@@ -13,12 +13,6 @@ import (
 // silent. Source: backend option default-max-batch-size of the original.
 const DefaultMaxBatchSize = 4
 
-// BackendInfo is what completion and validation know of a backend.
-type BackendInfo struct {
-	GPU         bool   // instances on GPUs are possible
-	Unavailable string // why nothing can be loaded; "" where it can
-}
-
 // Options say what surrounds a config.
 type Options struct {
 	Folder  string  // the model's folder name
@@ -26,15 +20,39 @@ type Options struct {
 	Source  *Source // of the config file; nil where there is none
 	GPUs    []int32 // CUDA ordinals that workers have
 	Tensors bool    // tensors may be completed: not --disable-auto-complete-config
-	// Backends are what the workers have; nil when no worker was asked.
-	Backends map[string]BackendInfo
+	// Known are all backends of which something is known.
+	Known Known
+	// Backends are what can be used, workers' own and those that they run for others, by
+	// name; nil when no worker was asked.
+	Backends map[string]*worker.Backend
+	// NoBackend says why no file was found that makes the config's backend, which no worker
+	// has; nil: none was looked for.
+	NoBackend error
 	// DefaultMaxBatchSize of the backend's options; 0: DefaultMaxBatchSize.
 	DefaultMaxBatchSize int
 }
 
-// Complete fills in what cfg leaves out, in place, as the original does it for ONNX
-// models: name, backend, platform and file name, version policy, instance groups; with
-// a description of the model file also tensors, max_batch_size and dynamic_batching.
+// backend is what is known of a backend: by a worker's word, or where none has it by what
+// was known before.
+func (o *Options) backend(name string) *worker.Backend {
+	if b := o.Known.Find(name); b != nil {
+		return b
+	}
+	return o.Backends[name]
+}
+
+// CompleteBackend is the first part of Complete: name, backend, platform and file name.
+// What depends on the backend can be found out after it.
+func CompleteBackend(cfg *modelconfig.ModelConfig, opts Options) (notes []string, err error) {
+	c := &completion{cfg: cfg, opts: opts}
+	err = c.fillBackend()
+	return c.notes, opts.Source.Locate(err)
+}
+
+// Complete fills in what cfg leaves out, in place, as Triton does it: name, backend,
+// platform and file name, version policy, instance groups; with a description of the
+// model file also what its backend says of the config, and tensors, max_batch_size and
+// dynamic_batching as Triton does it for ONNX models.
 // desc may be nil; a second call with desc completes what the first could not. The
 // notes say what was filled in, and from what. An error is InvalidArg with Faults:
 // the config contradicts the model file.
@@ -47,7 +65,10 @@ func Complete(cfg *modelconfig.ModelConfig, desc *worker.DescribeResponse, opts 
 	if err := c.fillBackend(); err != nil {
 		return nil, opts.Source.Locate(err)
 	}
-	if desc != nil {
+	if desc.GetPatch() != nil && opts.Tensors {
+		c.patch(desc.GetPatch())
+	}
+	if len(desc.GetInputs())+len(desc.GetOutputs()) > 0 {
 		if opts.Tensors && Incomplete(cfg) {
 			c.fillTensors(desc)
 		}
@@ -85,8 +106,11 @@ func (c *completion) notef(format string, args ...any) {
 // fillTensors completes max_batch_size, dynamic_batching, inputs and outputs.
 // Source: AutoCompleteConfig of the original's onnxruntime backend.
 func (c *completion) fillTensors(desc *worker.DescribeResponse) {
-	c.fillMaxBatch(desc)
+	if desc.GetPatch() == nil || desc.Patch.MaxBatchSize == nil {
+		c.fillMaxBatch(desc)
+	}
 	cfg := c.cfg
+	optional := cfg.MaxBatchSize == 0 || !c.opts.backend(cfg.Backend).GetUnbatchedOptional()
 	internal := c.internalInputs()
 	for _, t := range desc.Inputs {
 		at := slices.IndexFunc(cfg.Input, func(in *modelconfig.ModelInput) bool { return in.Name == t.Name })
@@ -94,7 +118,7 @@ func (c *completion) fillTensors(desc *worker.DescribeResponse) {
 			if internal[t.Name] {
 				continue
 			}
-			cfg.Input = append(cfg.Input, &modelconfig.ModelInput{Name: t.Name, Optional: t.Optional && cfg.MaxBatchSize == 0})
+			cfg.Input = append(cfg.Input, &modelconfig.ModelInput{Name: t.Name, Optional: t.Optional && optional})
 			at = len(cfg.Input) - 1
 		}
 		in := cfg.Input[at]

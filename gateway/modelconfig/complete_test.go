@@ -9,12 +9,23 @@ import (
 
 	"github.com/sluice-serve/sluice/proto/modelconfig"
 	"github.com/sluice-serve/sluice/proto/worker"
+	"github.com/sluice-serve/sluice/workers/backend/triton"
 )
 
 const fp32 = modelconfig.DataType_TYPE_FP32
 
 func info(name string, dt modelconfig.DataType, shape ...int64) *worker.TensorInfo {
 	return &worker.TensorInfo{Name: name, DataType: dt, Shape: shape}
+}
+
+// known are Triton's backends.
+func known(t testing.TB) Known {
+	t.Helper()
+	all, err := triton.Backends()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 var (
@@ -63,9 +74,9 @@ var completions = []struct {
 		output { name: "s" data_type: TYPE_FP32 dims: -1 }`},
 	{"disabled", `instance_group { } instance_group { count: 3 kind: KIND_CPU }`, nil, Options{}, `instance_group { name: "m_0" kind: KIND_CPU count: 2 }
 		instance_group { name: "m_1" kind: KIND_CPU count: 3 }`},
-	{"gpus", ``, nil, Options{GPUs: []int32{0, 1}, Backends: map[string]BackendInfo{"onnxruntime": {GPU: true}}},
+	{"gpus", ``, nil, Options{GPUs: []int32{0, 1}, Backends: map[string]*worker.Backend{"onnxruntime": {Name: "onnxruntime", Gpu: true}}},
 		`instance_group { name: "m" kind: KIND_GPU count: 1 gpus: [0, 1] }`},
-	{"auto with an absent gpu", `instance_group { gpus: 5 count: 1 }`, nil, Options{GPUs: []int32{0}, Backends: map[string]BackendInfo{"onnxruntime": {GPU: true}}},
+	{"auto with an absent gpu", `instance_group { gpus: 5 count: 1 }`, nil, Options{GPUs: []int32{0}, Backends: map[string]*worker.Backend{"onnxruntime": {Name: "onnxruntime", Gpu: true}}},
 		`instance_group { name: "m_0" kind: KIND_CPU count: 1 gpus: 5 }`},
 	{"batch wanted, not possible", `max_batch_size: 8`, fixed, Options{}, "error: autofill failed for model 'm': model does not support batching while non-zero max_batch_size is specified"},
 	{"datatype", `input { name: "x" data_type: TYPE_INT32 dims: 512 } max_batch_size: 2`, batching, Options{},
@@ -87,9 +98,9 @@ func TestComplete(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			row.opts.Folder, row.opts.Files, row.opts.Source, row.opts.Tensors = "m", onnx, src, true
+			row.opts.Folder, row.opts.Files, row.opts.Source, row.opts.Tensors, row.opts.Known = "m", onnx, src, true, known(t)
 			if row.opts.Backends == nil {
-				row.opts.Backends = map[string]BackendInfo{"onnxruntime": {}}
+				row.opts.Backends = map[string]*worker.Backend{"onnxruntime": {Name: "onnxruntime"}}
 			}
 			_, err = Complete(cfg, row.desc, row.opts)
 			if text, bad := strings.CutPrefix(row.want, "error: "); bad {
@@ -137,7 +148,7 @@ func TestCompleteBackend(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = Complete(cfg, nil, Options{Folder: row.folder, Files: row.files, Source: src})
+		_, err = Complete(cfg, nil, Options{Known: known(t), Folder: row.folder, Files: row.files, Source: src})
 		got := cfg.Backend + "|" + cfg.Platform + "|" + cfg.DefaultModelFilename
 		if err != nil {
 			got = err.Error()

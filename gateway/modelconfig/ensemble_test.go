@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
+	"github.com/sluice-serve/sluice/proto/worker"
 )
 
 // tensorText is an input or an output of one dimension.
@@ -43,7 +44,7 @@ func ensemble(t *testing.T, text string) (*modelconfig.ModelConfig, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := Options{Folder: "e", Source: src, Backends: map[string]BackendInfo{}}
+	opts := Options{Folder: "e", Source: src, Backends: map[string]*worker.Backend{}}
 	if _, err := Complete(cfg, nil, opts); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
+	"github.com/sluice-serve/sluice/proto/worker"
 )
 
 // PlatformEnsemble is the platform of models that are made of other models.
@@ -15,66 +16,6 @@ const PlatformEnsemble = "ensemble"
 
 // sequenceIdle is max_sequence_idle_microseconds where a config is silent.
 const sequenceIdle = time.Second
-
-// Flavour is what config, folder and model file say about one kind of model.
-type Flavour struct {
-	Backend  string
-	Platform string // "" where the backend has no platform name
-	Filename string // of the model file or folder in a version folder
-	folder   kindOfFile
-}
-
-type kindOfFile uint8
-
-const (
-	anyKind kindOfFile = iota
-	onlyFile
-	onlyFolder
-)
-
-// flavours stand in the order in which a silent config is tried against a folder.
-// Source: the original's constants.h and its backend auto-completion.
-var flavours = []Flavour{
-	{"tensorflow", "tensorflow_savedmodel", "model.savedmodel", onlyFolder},
-	{"tensorflow", "tensorflow_graphdef", "model.graphdef", onlyFile},
-	{"tensorrt", "tensorrt_plan", "model.plan", onlyFile},
-	{"onnxruntime", "onnxruntime_onnx", "model.onnx", anyKind},
-	{"openvino", "", "model.xml", anyKind},
-	{"pytorch", "pytorch_libtorch", "model.pt", onlyFile},
-	{"pytorch", "libtorch", "model.pt", onlyFile},
-	{"pytorch", "torch_aoti", "model.pt2", onlyFile},
-	{"python", "", "model.py", anyKind},
-}
-
-// KnownBackends are the backends that have a platform or a file name of their own.
-func KnownBackends() []string {
-	var names []string
-	for _, f := range flavours {
-		names = append(names, f.Backend)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// ModelFilenames are the names that model files have by default.
-func ModelFilenames() []string {
-	var names []string
-	for _, f := range flavours {
-		names = append(names, f.Filename)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-func platforms() []string {
-	names := []string{PlatformEnsemble}
-	for _, f := range flavours {
-		if f.Platform != "" {
-			names = append(names, f.Platform)
-		}
-	}
-	return names
-}
 
 // File is one entry of a version folder.
 type File struct {
@@ -97,54 +38,63 @@ func (c *completion) fillBackend() error {
 		}
 		return nil
 	}
-	f, from := c.flavour()
+	b, f, from := c.format()
 	if f == nil {
 		return c.backendFromName()
 	}
 	if cfg.Backend == "" {
-		cfg.Backend = f.Backend
-		c.notef("backend %q, from %s", f.Backend, from)
+		cfg.Backend = b.GetName()
+		c.notef("backend %q, from %s", cfg.Backend, from)
 	}
-	if cfg.Platform == "" && f.Platform != "" {
-		cfg.Platform = f.Platform
-		c.notef("platform %q, from %s", f.Platform, from)
+	if cfg.Platform == "" && f.GetPlatform() != "" {
+		cfg.Platform = f.GetPlatform()
+		c.notef("platform %q, from %s", cfg.Platform, from)
 	}
-	if cfg.DefaultModelFilename == "" {
-		cfg.DefaultModelFilename = f.Filename
-		c.notef("default_model_filename %q, from %s", f.Filename, from)
+	if cfg.DefaultModelFilename == "" && f.GetFilename() != "" {
+		cfg.DefaultModelFilename = f.GetFilename()
+		c.notef("default_model_filename %q, from %s", cfg.DefaultModelFilename, from)
 	}
 	return nil
 }
 
-// flavour finds the kind of model that the config names, or where it names nothing
-// the folder's files.
-func (c *completion) flavour() (f *Flavour, from string) {
+// format finds the kind of model that the config names, or where it names nothing the
+// folder's files.
+func (c *completion) format() (b *worker.Backend, f *worker.ModelFormat, from string) {
 	cfg := c.cfg
-	for i := range flavours {
-		f := &flavours[i]
-		switch {
-		case cfg.Backend != "" && cfg.Backend != f.Backend:
-		case cfg.Platform != "" && cfg.Platform != f.Platform:
-		case cfg.Platform != "":
-			return f, fmt.Sprintf("platform %q", cfg.Platform)
-		case cfg.Backend != "" && (cfg.DefaultModelFilename == f.Filename || cfg.Backend != "tensorflow" && cfg.Backend != "pytorch"):
-			return f, fmt.Sprintf("backend %q", cfg.Backend)
-		case cfg.DefaultModelFilename == f.Filename:
-			return f, "default_model_filename"
-		case cfg.DefaultModelFilename == "" && c.holds(f):
-			return f, fmt.Sprintf("the file %s", f.Filename)
+	for _, b := range c.opts.Known {
+		if cfg.Backend != "" && cfg.Backend != b.GetName() {
+			continue
+		}
+		for _, f := range b.GetFormats() {
+			name := f.GetFilename()
+			switch {
+			case cfg.Platform != "" && cfg.Platform != f.GetPlatform():
+			case cfg.Platform != "":
+				return b, f, fmt.Sprintf("platform %q", cfg.Platform)
+			case cfg.Backend != "" && (cfg.DefaultModelFilename == name || len(b.GetFormats()) == 1):
+				return b, f, fmt.Sprintf("backend %q", cfg.Backend)
+			case cfg.DefaultModelFilename == name && name != "":
+				return b, f, "default_model_filename"
+			case cfg.DefaultModelFilename == "" && c.holds(f):
+				return b, f, fmt.Sprintf("the file %s", name)
+			}
+		}
+		if cfg.Backend == "" || cfg.Platform != "" {
+			continue
+		}
+		for _, f := range b.GetFormats() {
+			if f.GetDefault() {
+				return b, f, fmt.Sprintf("backend %q", cfg.Backend)
+			}
 		}
 	}
-	if cfg.Backend == "pytorch" && cfg.Platform == "" {
-		return &Flavour{Backend: "pytorch", Platform: "pytorch_libtorch", Filename: "model.pt"}, `backend "pytorch"`
-	}
-	return nil, ""
+	return nil, nil, ""
 }
 
-func (c *completion) holds(f *Flavour) bool {
+func (c *completion) holds(f *worker.ModelFormat) bool {
 	for _, file := range c.opts.Files {
-		if file.Name == f.Filename {
-			return f.folder == anyKind || file.Dir == (f.folder == onlyFolder)
+		if file.Name == f.GetFilename() {
+			return f.GetKind() == worker.ModelFormat_ANY || file.Dir == (f.GetKind() == worker.ModelFormat_FOLDER)
 		}
 	}
 	return false
@@ -202,20 +152,21 @@ func (c *completion) normalize() {
 }
 
 // fillInstanceGroups names the groups and settles kind, count and GPUs.
-// Source: the original's instance group normalisation; two CPU instances for
-// onnxruntime and tensorflow are its default, too.
+// Source: Triton's instance group normalisation; the kinds that a backend prefers and
+// their counts are its own word.
 func (c *completion) fillInstanceGroups() {
 	cfg := c.cfg
 	if cfg.GetEnsembleScheduling() != nil {
 		return
 	}
 	gpus := c.opts.GPUs
-	if !c.opts.Backends[cfg.Backend].GPU {
+	if !c.opts.Backends[cfg.Backend].GetGpu() {
 		gpus = nil
 	}
+	places := c.opts.backend(cfg.Backend).GetPlacements()
 	silent := len(cfg.InstanceGroup) == 0
 	if silent {
-		cfg.InstanceGroup = []*modelconfig.ModelInstanceGroup{{Name: cfg.Name}}
+		cfg.InstanceGroup = []*modelconfig.ModelInstanceGroup{{Name: cfg.Name, Kind: preferred(places, len(gpus) > 0)}}
 	}
 	for i, g := range cfg.InstanceGroup {
 		if g.Name == "" {
@@ -227,11 +178,10 @@ func (c *completion) fillInstanceGroups() {
 				g.Kind = modelconfig.ModelInstanceGroup_KIND_CPU
 			}
 		}
-		cpu := g.Kind == modelconfig.ModelInstanceGroup_KIND_CPU
 		if g.Count == 0 {
 			g.Count = 1
-			if cpu && (cfg.Backend == "onnxruntime" || cfg.Backend == "tensorflow") {
-				g.Count = 2
+			if at := slices.IndexFunc(places, func(p *worker.Placement) bool { return kindOf(p) == g.Kind }); at >= 0 {
+				g.Count = int32(min(max(places[at].GetCount(), 1), maxInstances))
 			}
 		}
 		if g.Kind == modelconfig.ModelInstanceGroup_KIND_GPU && len(g.Gpus) == 0 {
@@ -242,4 +192,28 @@ func (c *completion) fillInstanceGroups() {
 		g := cfg.InstanceGroup[0]
 		c.notef("instance_group %s, %d instance(s)", g.Kind, int(g.Count)*max(1, len(g.Gpus)))
 	}
+}
+
+// preferred is the first kind of instances that a backend names and that can be had here;
+// KIND_AUTO where it names none.
+func preferred(places []*worker.Placement, gpus bool) modelconfig.ModelInstanceGroup_Kind {
+	for _, p := range places {
+		if p.GetKind() != worker.Placement_GPU || gpus {
+			return kindOf(p)
+		}
+	}
+	return modelconfig.ModelInstanceGroup_KIND_AUTO
+}
+
+// kindOf is a backend's kind of instances as configs have it; KIND_AUTO for an unknown one.
+func kindOf(p *worker.Placement) modelconfig.ModelInstanceGroup_Kind {
+	switch p.GetKind() {
+	case worker.Placement_CPU:
+		return modelconfig.ModelInstanceGroup_KIND_CPU
+	case worker.Placement_GPU:
+		return modelconfig.ModelInstanceGroup_KIND_GPU
+	case worker.Placement_MODEL:
+		return modelconfig.ModelInstanceGroup_KIND_MODEL
+	}
+	return modelconfig.ModelInstanceGroup_KIND_AUTO
 }

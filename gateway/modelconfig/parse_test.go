@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
+	"github.com/sluice-serve/sluice/proto/worker"
 )
 
 func corpus(t testing.TB, folder string) map[string][]byte {
@@ -141,7 +142,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("got %v\nprototext %v", got, want)
 		}
 		// Whatever was accepted can be completed and checked without a panic.
-		_, _ = Complete(got, nil, Options{Folder: "m", Backends: map[string]BackendInfo{"identity": {}}})
-		_ = Validate(got, Options{Folder: "m", Backends: map[string]BackendInfo{"identity": {}}})
+		_, _ = Complete(got, nil, Options{Folder: "m", Known: known(t), Backends: map[string]*worker.Backend{"identity": {Name: "identity"}}})
+		_ = Validate(got, Options{Folder: "m", Known: known(t), Backends: map[string]*worker.Backend{"identity": {Name: "identity"}}})
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
+	"github.com/sluice-serve/sluice/proto/worker"
 )
 
 // maxInstances bounds the instances of one group, so that a typing error in count
@@ -66,7 +67,7 @@ func (v *validation) identity() {
 	case cfg.Backend == "" && cfg.Platform == "":
 		v.addf("", "must specify 'platform' or 'backend' for '%s'", cfg.Name)
 	case cfg.Backend == "":
-		hint := suggestion(cfg.Platform, platforms())
+		hint := suggestion(cfg.Platform, v.opts.Known.platforms())
 		if hint == "" {
 			hint = `; a backend without a platform name of its own is named with "backend"`
 		}
@@ -82,12 +83,7 @@ func (v *validation) identity() {
 // backend checks that the pair of platform and backend fits and that a worker has it.
 func (v *validation) backend() {
 	cfg := v.cfg
-	known, fits := false, false
-	for _, f := range flavours {
-		known = known || f.Backend == cfg.Backend
-		fits = fits || f.Backend == cfg.Backend && f.Platform == cfg.Platform
-	}
-	if known && !fits {
+	if b := v.opts.backend(cfg.Backend); len(b.GetFormats()) > 0 && formatOf(b, cfg.Platform) == nil {
 		v.addf("platform", "unexpected 'platform' and 'backend' pair, got:%s, %s", cfg.Platform, cfg.Backend)
 	}
 	if v.opts.Backends == nil {
@@ -96,8 +92,8 @@ func (v *validation) backend() {
 	var names []string
 	for name, b := range v.opts.Backends {
 		if name == cfg.Backend {
-			if b.Unavailable != "" {
-				v.addf("backend", "backend '%s' of model '%s' can't be used: %s", name, cfg.Name, b.Unavailable)
+			if b.GetUnavailable() != "" {
+				v.addf("backend", "backend '%s' of model '%s' can't be used: %s", name, cfg.Name, b.GetUnavailable())
 			}
 			return
 		}
@@ -112,7 +108,17 @@ func (v *validation) backend() {
 	if !v.opts.Source.Given(path) && v.opts.Source.Given("platform") {
 		path = "platform" // the backend was completed from it
 	}
-	v.addf(path, "no worker has backend '%s' of model '%s'; there are: %s%s", cfg.Backend, cfg.Name, list, suggestion(cfg.Backend, names))
+	none := v.opts.NoBackend
+	if none == nil {
+		none = NoLibrary(cfg.Backend)
+	}
+	v.addf(path, "%s (no worker has backend '%s' of model '%s'; there are: %s%s)", none, cfg.Backend, cfg.Name, list, suggestion(cfg.Backend, names))
+}
+
+// NoLibrary is what Triton says where no folder has a backend.
+// Source: backend_model.cc of Triton.
+func NoLibrary(backend string) error {
+	return fmt.Errorf("unable to find backend library for backend '%s', %s", backend, "try specifying runtime on the model configuration.")
 }
 
 // SafePath says that a path from a config stays in its folder by its text: relative,
@@ -153,7 +159,7 @@ func (v *validation) inputs() {
 		if in.Format != modelconfig.ModelInput_FORMAT_NONE && len(in.Dims) != 3 {
 			v.addf(path+".format", "model input NHWC/NCHW require 3 dims for %s", v.cfg.Name)
 		}
-		if in.Optional && v.cfg.MaxBatchSize != 0 && v.cfg.Backend == "onnxruntime" {
+		if in.Optional && v.cfg.MaxBatchSize != 0 && v.opts.backend(v.cfg.Backend).GetUnbatchedOptional() {
 			v.addf(path+".optional", "unable to load model '%s', optional input '%s' is not supported for models that support batching",
 				v.cfg.Name, in.Name)
 		}
@@ -206,7 +212,7 @@ func (v *validation) tensor(path, prefix string, t tensorSpec) {
 	} else {
 		v.reshape(path+".reshape", prefix, t)
 	}
-	if v.cfg.Platform == "tensorrt_plan" {
+	if v.format().GetShapeTensors() {
 		if t.nonLinear && len(t.dims) != 3 {
 			v.addf(path, "Non-linear IO format %s requires 3 dims for %s", strings.Fields(prefix)[1], v.cfg.Name)
 		}
@@ -383,11 +389,12 @@ func (v *validation) instanceGroups() {
 			if len(g.Gpus) > 0 {
 				add(".gpus", "has kind %s but specifies one or more GPUs", g.Kind)
 			}
+			v.kind(g, add)
 		default:
 			add(".kind", "has unexpected kind %s", g.Kind)
 		}
 		for _, p := range g.Profile {
-			if cfg.Platform != "tensorrt_plan" {
+			if !v.format().GetProfiles() {
 				add(".profile", "and platform %s specifies profile field which is only supported for TensorRT models", cfg.Platform)
 				break
 			}
@@ -399,12 +406,33 @@ func (v *validation) instanceGroups() {
 	}
 }
 
+// kind checks a kind of instances against those that the backend makes. One that says
+// nothing makes all, and whether there are GPUs is checked elsewhere.
+func (v *validation) kind(g *modelconfig.ModelInstanceGroup, add func(field, format string, args ...any)) {
+	places := v.opts.backend(v.cfg.Backend).GetPlacements()
+	var kinds []string
+	for _, p := range places {
+		if kindOf(p) == g.Kind {
+			return
+		}
+		kinds = append(kinds, kindOf(p).String())
+	}
+	if len(places) > 0 && g.Kind == modelconfig.ModelInstanceGroup_KIND_CPU {
+		add(".kind", "has kind %s, backend '%s' makes instances of kind %s", g.Kind, v.cfg.Backend, strings.Join(kinds, ", "))
+	}
+}
+
+// format is what the config's backend says of its platform; nil: nothing.
+func (v *validation) format() *worker.ModelFormat {
+	return formatOf(v.opts.backend(v.cfg.Backend), v.cfg.Platform)
+}
+
 func (v *validation) gpus(g *modelconfig.ModelInstanceGroup, add func(field, format string, args ...any)) {
 	switch {
 	case len(v.opts.GPUs) == 0:
 		add(".kind", "has kind KIND_GPU but no GPUs are available")
 		return
-	case !v.opts.Backends[v.cfg.Backend].GPU:
+	case !v.opts.Backends[v.cfg.Backend].GetGpu():
 		add(".kind", "has kind KIND_GPU but backend '%s' can't use GPUs here", v.cfg.Backend)
 		return
 	case len(g.Gpus) == 0:

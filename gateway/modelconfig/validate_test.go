@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/worker"
 )
 
 const io = `input { name: "x" data_type: TYPE_FP32 dims: 4 } output { name: "y" data_type: TYPE_FP32 dims: 4 } `
@@ -96,7 +97,7 @@ func TestValidate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			opts := Options{Folder: "m", Source: src, Backends: map[string]BackendInfo{"onnxruntime": {}}}
+			opts := Options{Known: known(t), Folder: "m", Source: src, Backends: map[string]*worker.Backend{"onnxruntime": {Name: "onnxruntime"}}}
 			if _, err = Complete(cfg, nil, opts); err == nil {
 				err = Validate(cfg, opts)
 			}
@@ -117,7 +118,7 @@ func TestValidateBackend(t *testing.T) {
 	for config, want := range map[string]string{
 		`platform: "zz_zz"`:                  "unexpected platform type 'zz_zz' for m",
 		`platform: "onnxruntime"`:            `did you mean "onnxruntime_onnx"?`,
-		`backend: "onnx_runtime"`:            `no worker has backend 'onnx_runtime' of model 'm'; there are: identity, onnxruntime; did you mean "onnxruntime"?`,
+		`backend: "onnx_runtime"`:            `unable to find backend library for backend 'onnx_runtime', try specifying runtime on the model configuration. (no worker has backend 'onnx_runtime' of model 'm'; there are: identity, onnxruntime; did you mean "onnxruntime"?)`,
 		`backend: "identity"`:                "backend 'identity' of model 'm' can't be used: no reason",
 		`platform: "ensemble"`:               "ensemble scheduling must be set for ensemble m whose platform is ensemble",
 		`ensemble_scheduling { }`:            "must specify 'step' for ensemble 'm'",
@@ -127,7 +128,7 @@ func TestValidateBackend(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		opts := Options{Folder: "m", Source: src, Backends: map[string]BackendInfo{"onnxruntime": {}, "identity": {Unavailable: "no reason"}}}
+		opts := Options{Known: known(t), Folder: "m", Source: src, Backends: map[string]*worker.Backend{"onnxruntime": {Name: "onnxruntime"}, "identity": {Name: "identity", Unavailable: "no reason"}}}
 		if _, err := Complete(cfg, nil, opts); err != nil {
 			t.Fatal(err)
 		}
@@ -143,11 +144,11 @@ func TestValidateBackendOfPlatform(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := Options{Folder: "m", Source: src, Backends: map[string]BackendInfo{"onnxruntime": {}}}
+	opts := Options{Known: known(t), Folder: "m", Source: src, Backends: map[string]*worker.Backend{"onnxruntime": {Name: "onnxruntime"}}}
 	if _, err := Complete(cfg, nil, opts); err != nil {
 		t.Fatal(err)
 	}
-	if err := Validate(cfg, opts); err == nil || !strings.Contains(err.Error(), "c:2:2: no worker has backend 'tensorflow'") {
+	if err := Validate(cfg, opts); err == nil || !strings.Contains(err.Error(), "c:2:2: unable to find backend library for backend 'tensorflow', try specifying runtime on the model configuration. (no worker has backend 'tensorflow'") {
 		t.Errorf("got %v", err)
 	}
 }

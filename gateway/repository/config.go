@@ -8,7 +8,10 @@ import (
 	"strconv"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/sluice-serve/sluice/gateway/modelconfig"
+	"github.com/sluice-serve/sluice/gateway/repository/backends"
 	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
@@ -46,6 +49,11 @@ type Config struct {
 	// BackendOptions is --backend-config: backend → setting → value. Settings under ""
 	// are for all backends.
 	BackendOptions map[string]map[string]string
+	// Known are backends that no worker may have, by what Triton knows of them; workers'
+	// own word comes before it.
+	Known modelconfig.Known
+	// Backends says where the files of backends are that no worker has by itself.
+	Backends backends.Config
 }
 
 // Mode is --model-control-mode.
@@ -86,10 +94,11 @@ func (c *Config) warmupRequests() int       { return cmp.Or(c.WarmupRequests, De
 func (c *Config) warmupTime() time.Duration { return cmp.Or(c.WarmupTime, DefaultWarmupTime) }
 func (c *Config) workerWait() time.Duration { return cmp.Or(c.WorkerWait, DefaultWorkerWait) }
 
-// options are the settings for one backend, its own before those for all.
-func (c *Config) options(backend string) map[string]string {
+// options are the settings for one backend, its own before those of the one that runs it,
+// before those for all.
+func (c *Config) options(backend, runner string) map[string]string {
 	all := map[string]string{}
-	for _, name := range []string{"", backend} {
+	for _, name := range []string{"", runner, backend} {
 		for k, v := range c.BackendOptions[name] {
 			all[k] = v
 		}
@@ -98,7 +107,7 @@ func (c *Config) options(backend string) map[string]string {
 }
 
 func (c *Config) maxBatchSize(backend string) int {
-	n, err := strconv.Atoi(c.options(backend)["default-max-batch-size"])
+	n, err := strconv.Atoi(c.options(backend, backend)["default-max-batch-size"])
 	if err != nil || n < 1 {
 		return modelconfig.DefaultMaxBatchSize
 	}
@@ -115,11 +124,12 @@ type Device struct {
 // Workers are where models are loaded; workers/client is adapted to it. Its errors are
 // infer errors, or plain ones for faults of ours.
 type Workers interface {
-	// Backends are those of all workers together.
-	Backends() map[string]modelconfig.BackendInfo
+	// Backends are those of all workers together, by name.
+	Backends() map[string]*worker.Backend
 	Devices() []Device
-	// Describe reads the tensors of a model file. Unsupported: its backend can't tell.
-	Describe(ctx context.Context, backend, modelFile string, cfg *configpb.ModelConfig, options map[string]string) (*worker.DescribeResponse, error)
+	// Describe reads what a model file and its backend say of the model. Unsupported: they
+	// say nothing. Of spec, instances and what follows them don't count.
+	Describe(ctx context.Context, spec *LoadSpec) (*worker.DescribeResponse, error)
 	// Load builds a version with all its instances. Changed of the spec may be called
 	// from then on, and before it returns.
 	Load(ctx context.Context, spec LoadSpec) (Loaded, error)
@@ -132,15 +142,29 @@ type LoadSpec struct {
 	ModelDir  string // absolute: <repository>/<model>
 	ModelFile string // absolute; for backends without model files it may not exist
 	Config    *configpb.ModelConfig
-	Backend   string
-	Options   map[string]string
-	Instances []InstanceSpec
+	Backend   string // of a worker, that runs the model: the config's, or one that runs BackendFile
+	// BackendFile is the absolute path of the file that makes the config's backend; "": a
+	// worker has it.
+	BackendFile string
+	Options     map[string]string
+	Ragged      bool // the backend computes batch_input and cuts batch_output itself
+	Instances   []InstanceSpec
 	// Like is a loaded version that differs in its instances alone: its model can be used
 	// again, so that no file is read. nil: none.
 	Like Loaded
 	// Changed says that an instance went out of service or is back in it. It may be
 	// called from any goroutine; calls for one instance come in order.
 	Changed func(instance int, up bool)
+}
+
+// scheduled is the config as a scheduler has it: without what the backend does itself.
+func (s *LoadSpec) scheduled() *configpb.ModelConfig {
+	if !s.Ragged {
+		return s.Config
+	}
+	cfg := proto.CloneOf(s.Config)
+	cfg.BatchInput, cfg.BatchOutput = nil, nil
+	return cfg
 }
 
 // InstanceSpec says where an instance lives.
@@ -193,16 +217,19 @@ type Deps struct {
 	Log     *slog.Logger
 }
 
-// surroundings are what completion and checks need to know of the machine.
-func surroundings(w Workers) (backends map[string]modelconfig.BackendInfo, gpus []int32) {
+// surroundings tells completion and checks of the machine.
+func (c *Config) surroundings(w Workers, opts *modelconfig.Options) {
+	opts.Known = c.Known
 	if w == nil {
-		return nil, nil
+		return
 	}
+	var gpus []int32
 	for _, d := range w.Devices() {
 		if d.GPU {
 			gpus = append(gpus, d.ID)
 		}
 	}
 	slices.Sort(gpus)
-	return w.Backends(), slices.Compact(gpus)
+	opts.Backends, opts.GPUs = w.Backends(), slices.Compact(gpus)
+	opts.Known = c.Known.With(opts.Backends)
 }

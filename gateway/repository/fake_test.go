@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-serve/sluice/gateway/modelconfig"
 	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
@@ -35,8 +34,10 @@ type fakeWorkers struct {
 	describe atomic.Int32
 }
 
-func (w *fakeWorkers) Backends() map[string]modelconfig.BackendInfo {
-	return map[string]modelconfig.BackendInfo{"onnxruntime": {GPU: true}, "identity": {}}
+func (w *fakeWorkers) Backends() map[string]*worker.Backend {
+	return map[string]*worker.Backend{"identity": {Name: "identity"}, "onnxruntime": {Name: "onnxruntime", Gpu: true,
+		Placements: []*worker.Placement{{Kind: worker.Placement_GPU}, {Kind: worker.Placement_CPU, Count: 2}},
+		Formats:    []*worker.ModelFormat{{Platform: "onnxruntime_onnx", Filename: "model.onnx"}}}}
 }
 
 func (w *fakeWorkers) Devices() []Device {
@@ -47,9 +48,9 @@ func (w *fakeWorkers) Devices() []Device {
 	return all
 }
 
-func (w *fakeWorkers) Describe(_ context.Context, _, _ string, cfg *configpb.ModelConfig, _ map[string]string) (*worker.DescribeResponse, error) {
+func (w *fakeWorkers) Describe(_ context.Context, spec *LoadSpec) (*worker.DescribeResponse, error) {
 	w.describe.Add(1)
-	if d := w.desc[cfg.Name]; d != nil {
+	if d := w.desc[spec.Name]; d != nil {
 		return d, nil
 	}
 	return nil, infer.Errorf(infer.Unsupported, "nothing is declared")

@@ -210,6 +210,11 @@ func content(ctx context.Context, spec *LoadSpec) ([32]byte, error) {
 		write([]byte(spec.Options[k]))
 	}
 	w := walker{ctx: ctx, write: write, sum: sum, left: maxFiles}
+	if spec.BackendFile != "" {
+		if err := w.file(spec.BackendFile); err != nil {
+			return [32]byte{}, err
+		}
+	}
 	skip := func(name string) bool {
 		n, err := strconv.ParseInt(name, 10, 64)
 		return err == nil && n != spec.Version || name == "config.pbtxt" || name == "configs"

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
-	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
 	"github.com/sluice-serve/sluice/proto/worker"
 )
 
@@ -45,8 +44,8 @@ func (w *hangingWorkers) hangs(model string) func() bool {
 	return func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.at[model] }
 }
 
-func (w *hangingWorkers) Describe(_ context.Context, _, _ string, cfg *configpb.ModelConfig, _ map[string]string) (*worker.DescribeResponse, error) {
-	w.hang(cfg.Name, "describe")
+func (w *hangingWorkers) Describe(_ context.Context, spec *LoadSpec) (*worker.DescribeResponse, error) {
+	w.hang(spec.Name, "describe")
 	return nil, infer.Errorf(infer.Unsupported, "nothing is declared")
 }
 

@@ -21,6 +21,9 @@ type Model struct {
 	Name    string
 	Version int64
 	Config  *configpb.ModelConfig // completed; read-only
+	// Scheduled is Config without what the backend does itself in place of the scheduler;
+	// read-only.
+	Scheduled *configpb.ModelConfig
 
 	versionText string
 	inputs      []tensor // in the config's order
@@ -73,7 +76,7 @@ type token struct{ _ byte }
 func newModel(plan *VersionPlan, changed func()) *Model {
 	cfg := plan.Spec.Config
 	m := &Model{
-		Name: plan.Spec.Name, Version: plan.Spec.Version, Config: cfg,
+		Name: plan.Spec.Name, Version: plan.Spec.Version, Config: cfg, Scheduled: plan.Spec.scheduled(),
 		versionText: strconv.FormatInt(plan.Spec.Version, 10),
 		inputAt:     map[string]int{}, outputAt: map[string]int{},
 		maxBatch:   int64(cfg.MaxBatchSize),

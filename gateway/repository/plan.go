@@ -59,7 +59,13 @@ func Open(f Folder, cfg *Config, w Workers) (*Plan, error) {
 		return p, err
 	}
 	opts := p.options()
-	if p.Notes, err = modelconfig.Complete(p.Config, nil, opts); err != nil {
+	if p.Notes, err = modelconfig.CompleteBackend(p.Config, opts); err != nil {
+		return p, err
+	}
+	p.findAnyBackend(&opts)
+	notes, err := modelconfig.Complete(p.Config, nil, opts)
+	p.Notes = append(p.Notes, notes...)
+	if err != nil {
 		return p, err
 	}
 	if err := p.checkEarly(opts); err != nil {
@@ -80,7 +86,7 @@ func Open(f Folder, cfg *Config, w Workers) (*Plan, error) {
 // absence is no fault yet.
 func (p *Plan) checkEarly(opts modelconfig.Options) error {
 	cfg := p.Config
-	if !p.cfg.NoAutoComplete && modelconfig.Incomplete(cfg) {
+	if p.completes(&opts, cfg) {
 		cfg = proto.CloneOf(cfg)
 		cfg.Input = slices.DeleteFunc(cfg.Input, func(t *configpb.ModelInput) bool { return len(t.Dims) == 0 || t.DataType == 0 })
 		cfg.Output = slices.DeleteFunc(cfg.Output, func(t *configpb.ModelOutput) bool { return len(t.Dims) == 0 || t.DataType == 0 })
@@ -105,8 +111,20 @@ func (p *Plan) options() modelconfig.Options {
 	if len(p.Existing) > 0 {
 		opts.Files = p.Folder.files(p.Existing[0])
 	}
-	opts.Backends, opts.GPUs = surroundings(p.w)
+	p.cfg.surroundings(p.w, &opts)
 	return opts
+}
+
+// Known are the backends of which the plan knows something.
+func (p *Plan) Known() modelconfig.Known {
+	var opts modelconfig.Options
+	p.cfg.surroundings(p.w, &opts)
+	return opts.Known
+}
+
+// completes says whether the model file or its backend may complete the config.
+func (p *Plan) completes(opts *modelconfig.Options, cfg *configpb.ModelConfig) bool {
+	return !p.cfg.NoAutoComplete && (modelconfig.Incomplete(cfg) || opts.Backends[cfg.Backend].GetPatches())
 }
 
 // unsupported names what this gateway can't do yet, so that no such model is served
@@ -146,16 +164,18 @@ type VersionPlan struct {
 func (p *Plan) Version(ctx context.Context, version int64, verify bool) (*VersionPlan, error) {
 	cfg := proto.CloneOf(p.Config)
 	opts := p.options()
+	runner := p.findBackend(&opts, version)
 	v := &VersionPlan{namespace: p.Folder.Namespace, Labels: map[string][]string{}, Spec: LoadSpec{
-		Name: p.Folder.Name, Version: version, ModelDir: p.Folder.Dir, Config: cfg, Backend: cfg.Backend,
+		Name: p.Folder.Name, Version: version, ModelDir: p.Folder.Dir, Config: cfg, Backend: runner.Runner, BackendFile: runner.File,
 		ModelFile: filepath.Join(p.Folder.Dir, strconv.FormatInt(version, 10), cfg.DefaultModelFilename),
-		Options:   p.cfg.options(cfg.Backend),
+		Options:   p.cfg.options(cfg.Backend, runner.Runner),
+		Ragged:    opts.Backends[cfg.Backend].GetRagged(),
 	}}
-	if err := p.modelFile(version); err != nil {
+	if err := p.modelFile(version, &opts); err != nil {
 		return v, err
 	}
 	ensemble := cfg.Platform == modelconfig.PlatformEnsemble // it has no file
-	if p.w != nil && !ensemble && (verify || opts.Tensors && modelconfig.Incomplete(cfg)) {
+	if p.w != nil && !ensemble && opts.NoBackend == nil && (verify || p.completes(&opts, cfg)) {
 		desc, err := p.describe(ctx, v)
 		if err != nil {
 			return v, err
@@ -183,9 +203,9 @@ func (p *Plan) Version(ctx context.Context, version int64, verify bool) (*Versio
 }
 
 // modelFile checks that the model file is there, for backends known to read one.
-func (p *Plan) modelFile(version int64) error {
+func (p *Plan) modelFile(version int64, opts *modelconfig.Options) error {
 	name := p.Config.DefaultModelFilename
-	if name == "" || !slices.Contains(modelconfig.KnownBackends(), p.Config.Backend) {
+	if name == "" || !opts.Known.ReadsFiles(p.Config.Backend) {
 		return nil
 	}
 	_, err := os.Stat(filepath.Join(p.Folder.Dir, strconv.FormatInt(version, 10), name))
@@ -204,7 +224,7 @@ func (p *Plan) modelFile(version int64) error {
 }
 
 func (p *Plan) describe(ctx context.Context, v *VersionPlan) (*worker.DescribeResponse, error) {
-	desc, err := p.w.Describe(ctx, v.Spec.Backend, v.Spec.ModelFile, v.Spec.Config, v.Spec.Options)
+	desc, err := p.w.Describe(ctx, &v.Spec)
 	if err != nil && infer.CodeOf(err) == infer.Unsupported {
 		return nil, nil
 	}

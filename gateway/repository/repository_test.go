@@ -54,7 +54,7 @@ labels 1 UNAVAILABLE: Invalid argument: labels/config.pbtxt:2:117: label file of
 nofile 1 UNAVAILABLE: Not found: unable to find '1/model.onnx' for model 'nofile': the version folder holds net.onnx
 nothing - UNAVAILABLE: Invalid argument: Invalid model name: Could not determine backend for model 'nothing' with no backend in model configuration. Expected model name of the form 'model.<backend_name>'.
 noversion - UNAVAILABLE: Invalid argument: at least one version must be available under the version policy of model 'noversion'
-odd - UNAVAILABLE: Invalid argument: odd/config.pbtxt:1:1: no worker has backend 'odd' of model 'odd'; there are: identity, onnxruntime
+odd - UNAVAILABLE: Invalid argument: odd/config.pbtxt:1:1: unable to find backend library for backend 'odd', try specifying runtime on the model configuration. (no worker has backend 'odd' of model 'odd'; there are: identity, onnxruntime)
 refused 1 UNAVAILABLE: Internal: out of memory
 sequence 1 READY
 silent 1 READY

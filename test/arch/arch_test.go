@@ -94,6 +94,60 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
+// planters name backends where they must not, and where they may.
+var planters = []struct {
+	name, file string
+	lines      []string
+	want       string
+}{
+	{"a name", "gateway/x.go", []string{`var x = "own"`}, "the gateway knows own"},
+	{"a name in a text", "gateway/inner/x.go", []string{`var x = "for own: no"`}, "the gateway knows own"},
+	{"of the table", "gateway/x.go", []string{`var x = "zeta"`}, "the gateway knows zeta"},
+	{"a platform", "gateway/x.go", []string{`var x = "zeta_plan"`}, "the gateway knows zeta_plan"},
+	{"a file", "gateway/x.go", []string{`var x = "1/model.zeta"`}, "the gateway knows model.zeta"},
+	{"part of a word", "gateway/x.go", []string{`var x = "owner zeta_planner model.zeta2"`}, ""},
+	{"a word that means more", "gateway/x.go", []string{`var x = "identity"`}, ""},
+	{"compared", "gateway/x.go", []string{`var x = cfg.Backend == "identity"`}, "the gateway knows identity"},
+	{"compared by a method", "gateway/x.go", []string{`var x = "python" != cfg.GetPlatform()`}, "the gateway knows python"},
+	{"switched", "gateway/x.go", []string{"func f() {", "\tswitch backend {", "\tcase \"repeat\":", "\t}", "}"}, "the gateway knows repeat"},
+	{"looked up", "gateway/x.go", []string{`var x = all.Backends["identity"]`}, "the gateway knows identity"},
+	{"of something else", "gateway/x.go", []string{`var x = encoding == "identity"`}, ""},
+	{"import", "gateway/x.go", []string{`import _ "` + module + `/workers/backend/own"`}, "the gateway imports a backend"},
+	{"a test", "gateway/x_test.go", []string{`var x = "own"`}, ""},
+	{"elsewhere", "other/x.go", []string{`var x = "own"`}, ""},
+}
+
+func TestBackends(t *testing.T) {
+	heights := map[string]int{"gateway": 3, "other": 0, "workers": 2}
+	for _, row := range planters {
+		t.Run(row.name, func(t *testing.T) {
+			name := "gateway"
+			if strings.HasPrefix(row.file, "other") {
+				name = "other"
+			}
+			lines := append([]string{doc(name), ""}, row.lines...)
+			if strings.HasSuffix(row.file, "_test.go") {
+				lines[0] = "package gateway"
+			}
+			faults, err := Check(fstest.MapFS{row.file: source(lines...), "workers/backend/own/x.go": source(doc("own")),
+				"workers/backend/triton/triton.json": {Data: []byte(`[{"name": "zeta", "formats": [{"platform": "zeta_plan", "filename": "model.zeta"}]}]`)}},
+				module, heights)
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case row.want == "" && len(faults) > 0:
+				t.Errorf("faults %v, want none", faults)
+			case row.want != "" && (len(faults) != 1 || !strings.Contains(faults[0].String(), row.want)):
+				t.Errorf("faults %v, want one with %q", faults, row.want)
+			}
+		})
+	}
+	if _, err := Check(fstest.MapFS{"workers/backend/triton/triton.json": {Data: []byte(`{`)}}, module, heights); err == nil {
+		t.Error("a table that can't be read was accepted")
+	}
+}
+
 func TestOtherModule(t *testing.T) {
 	heights, err := ParseLayout(layout)
 	if err != nil {

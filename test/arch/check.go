@@ -38,13 +38,19 @@ type checker struct {
 	// commented says of each package folder whether a comment stands on its package
 	// clause.
 	commented map[string]bool
+	// backends are the names that the gateway must not know.
+	backends backendNames
 }
 
 // Check walks the Go files of tree, which is the module's root, and gives back every
 // fault in the order of the files. Heights are those of ParseLayout.
 func Check(tree fs.FS, module string, heights map[string]int) ([]Fault, error) {
 	c := &checker{module: module, heights: heights, fset: token.NewFileSet(), commented: map[string]bool{}}
-	err := fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
+	var err error
+	if c.backends, err = readBackends(tree); err != nil {
+		return nil, err
+	}
+	err = fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -105,6 +111,9 @@ func (c *checker) file(name string, source []byte) error {
 	}
 	if !test {
 		c.imports(f, folder)
+	}
+	if !test && (folder == gateway || strings.HasPrefix(folder, gateway+"/")) {
+		c.literals(f)
 	}
 	c.functions(f)
 	c.calls(f, test, test || f.Name.Name == "main" || strings.HasPrefix(folder, "cmd/"))

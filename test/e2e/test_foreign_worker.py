@@ -54,7 +54,10 @@ LIES = {
     "free twice": "Free = Job.free; Job.free = lambda self: (Free(self), Free(self))",
     "free at the end": "Job.free = lambda self: self.send(w.ExecuteResponse(result=w.Result(batch=self.batch.id, free=True)))",
     "free without room": "worker.w.LoadResponse = lambda **k: Load()",
+    "file": "worker.Counter.about = {'formats': [w.ModelFormat(filename='../model.count')]}",
 }
+# What an honest one changes.
+LIES["format"] = "worker.Counter.about |= {'formats': [w.ModelFormat(filename='model.count')]}"
 
 
 class Worker:
@@ -133,10 +136,10 @@ class Stream:
             self.answers.append((result, error))
             self.more.notify()
 
-    def count(self, n, **options):
+    def count(self, n, model="counter", **options):
         t = grpcclient.InferInput("N", [1], "INT32")
         t.set_data_from_numpy(np.array([n], np.int32))
-        self.client.async_stream_infer("counter", [t], enable_empty_final_response=True, **options)
+        self.client.async_stream_infer(model, [t], enable_empty_final_response=True, **options)
 
     def wait(self, n):
         with self.more:
@@ -270,7 +273,8 @@ def test_killed(joined):
     assert not faults, faults[:3]
 
 
-@pytest.mark.parametrize("lie, want", [("protocol", "the worker speaks protocol 1, this gateway 2"), ("lane", "byte table 2, which was not offered")])
+@pytest.mark.parametrize("lie, want", [("protocol", "the worker speaks protocol 1, this gateway 2"), ("lane", "byte table 2, which was not offered"),
+                                       ("file", "can't be: the model format with platform")])
 def test_another_protocol(tmp_path, lie, want):
     """A worker that speaks another protocol is not used, and the log says why; the gateway waits for one that fits."""
     worker, log = Worker(lie=lie), tmp_path / "log"

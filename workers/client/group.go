@@ -71,7 +71,7 @@ func newGroup(w *worker, spec *Spec, instances []int) (*group, error) {
 
 func (g *group) request(handle uint64) *workerpb.LoadRequest {
 	m := &workerpb.LoadRequest{Handle: handle, Model: g.spec.Name, Version: g.spec.Version, ModelDir: g.spec.ModelDir,
-		ModelFile: g.spec.ModelFile, Config: g.spec.Config, Options: &workerpb.BackendOptions{Options: g.spec.Options}}
+		ModelFile: g.spec.ModelFile, Config: g.spec.Config, Options: g.spec.options()}
 	for k, i := range g.instances {
 		inst := &g.spec.Instances[i]
 		p := &workerpb.InstanceSpec{Name: inst.Name, Mailbox: uint32(g.boxes[k]), Profile: inst.Profiles, HostPolicy: inst.HostPolicy}

@@ -244,6 +244,9 @@ func (s *session) start(ctx context.Context, c *Config) error {
 	if s.hello.Protocol != protocol {
 		return fmt.Errorf("the worker speaks protocol %d, this gateway %d: use those of one release", s.hello.Protocol, protocol)
 	}
+	if err := checkHello(s.hello); err != nil {
+		return err
+	}
 	switch {
 	case local && s.hello.Lane == wire.Table:
 		return s.startLane(c.Ears)

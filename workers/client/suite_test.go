@@ -332,7 +332,7 @@ func testInventory(t *testing.T, w *Workers) {
 		!states[0].Up || states[0].PID == 0 || !w.Ready() {
 		t.Errorf("devices %+v, backends %+v, states %+v", devices, backends, states)
 	}
-	if _, err := w.Describe(t.Context(), "identity", "/nowhere", config(nil), nil); infer.CodeOf(err) != infer.Unsupported {
+	if _, err := w.Describe(t.Context(), &Spec{Backend: "identity", ModelFile: "/nowhere", Config: config(nil)}); infer.CodeOf(err) != infer.Unsupported {
 		t.Errorf("describe: %v", err)
 	}
 	eventually(t, "a report", func() bool { return w.States()[0].Report != nil })

@@ -18,9 +18,12 @@ type Spec struct {
 	ModelDir  string // absolute: <repository>/<model>
 	ModelFile string // absolute: <repository>/<model>/<version>/<filename>
 	Config    *modelconfig.ModelConfig
-	Backend   string
-	Options   map[string]string // of --backend-config for the backend
-	Instances []Instance
+	Backend   string // that runs it: the config's, or one that runs BackendFile
+	// BackendFile is the absolute path of the file that makes the config's backend; "": the
+	// worker has it.
+	BackendFile string
+	Options     map[string]string // of --backend-config for the backend
+	Instances   []Instance
 	// Like is a loaded version that differs in its instances alone: workers that have it
 	// use its model again and read no file. It must stay loaded until Load returns. nil:
 	// none.
@@ -31,6 +34,15 @@ type Spec struct {
 	// Load has returned, from any goroutine, one call at a time for an instance; it
 	// must return soon and not call Load or Unload. nil: nobody wants to know.
 	Changed func(instance int, up bool)
+}
+
+// options are what a worker is told of the backend.
+func (s *Spec) options() *workerpb.BackendOptions {
+	o := &workerpb.BackendOptions{Options: s.Options, File: s.BackendFile}
+	if s.Backend != s.Config.GetBackend() {
+		o.Runtime = s.Backend
+	}
+	return o
 }
 
 // Instance is one instance of a version.

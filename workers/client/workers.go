@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
-	"github.com/sluice-serve/sluice/proto/modelconfig"
 	workerpb "github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/shm"
 )
@@ -50,13 +49,11 @@ type Device struct {
 	Memory int64 // bytes
 }
 
-// Backend is what a worker can execute models with.
+// Backend is what a worker can execute models with, and what it says of it. The message is
+// read-only.
 type Backend struct {
-	Worker      string
-	Name        string
-	Version     string // of the library underneath; "" where there is none
-	GPU         bool   // instances of kind GPU can run there
-	Unavailable string // why it can't be used; "" where it can
+	Worker string
+	*workerpb.Backend
 }
 
 // State is a worker's state now.
@@ -272,22 +269,22 @@ func (w *Workers) Backends() []Backend {
 	var backends []Backend
 	for _, k := range w.workers {
 		for _, b := range k.greeting().GetBackends() {
-			backends = append(backends, Backend{Worker: k.name, Name: b.Name, Version: b.Version, GPU: b.Gpu, Unavailable: b.Unavailable})
+			backends = append(backends, Backend{k.name, b})
 		}
 	}
 	return backends
 }
 
-// Describe asks a worker for the tensors that a model file declares. Unsupported where
-// the backend can't tell; other errors are the worker's, with its text.
-func (w *Workers) Describe(ctx context.Context, backend, modelFile string, cfg *modelconfig.ModelConfig,
-	options map[string]string) (*workerpb.DescribeResponse, error) {
-	k, err := w.choose(backend, Instance{Name: cfg.GetName()}, nil)
+// Describe asks a worker what a model file and its backend say of the model; of spec, the
+// instances and what follows them don't count. Unsupported where they say nothing; other
+// errors are the worker's, with its text.
+func (w *Workers) Describe(ctx context.Context, spec *Spec) (*workerpb.DescribeResponse, error) {
+	k, err := w.choose(spec.Backend, Instance{Name: spec.Config.GetName()}, nil)
 	if err != nil {
 		return nil, err
 	}
 	// What reads a model's file may end the process as its model may.
-	k, err = w.hold(ctx, k, &Spec{Name: cfg.GetName(), Backend: backend, Config: cfg})
+	k, err = w.hold(ctx, k, &Spec{Name: spec.Config.GetName(), Backend: spec.Backend, Config: spec.Config})
 	if err != nil {
 		return nil, err
 	}
@@ -296,8 +293,8 @@ func (w *Workers) Describe(ctx context.Context, backend, modelFile string, cfg *
 	if err != nil {
 		return nil, err
 	}
-	m, err := s.client.Describe(ctx, &workerpb.DescribeRequest{Backend: backend, ModelFile: modelFile, Config: cfg,
-		Options: &workerpb.BackendOptions{Options: options}})
+	m, err := s.client.Describe(ctx, &workerpb.DescribeRequest{Backend: spec.Backend, ModelFile: spec.ModelFile, Config: spec.Config,
+		Options: spec.options()})
 	if err != nil {
 		if lostDuring(s, err) {
 			return nil, errLost()

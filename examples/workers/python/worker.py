@@ -6,7 +6,8 @@
 It needs grpcio, protobuf and numpy. Its backends, by the name in a model's config.pbtxt:
 
     echo      answers the inputs as the outputs, in their order
-    counter   decoupled: input N (INT32 [1]); one answer with OUT for each number from 0 to N-1
+    counter   decoupled: input N (INT32 [1]); one answer with OUT for each number from 0 to N-1. A config needs to say no more than
+              backend: "counter": the rest is the backend's word
     sleeper   echo after as many milliseconds as its input DELAY_MS (INT32 [1]) says, unless nobody waits any more; its requests stay
               open meanwhile, and the shortest is answered first
 
@@ -103,6 +104,7 @@ def headers(outputs):
 
 
 class Echo:
+    about = {}  # what Hello says of the backend beside its name: message Backend
     open_requests = 0  # of an instance, in batches that were freed
 
     def load(self, c):
@@ -125,6 +127,14 @@ class Echo:
 
 
 class Counter(Echo):
+    about = {"patches": True, "placements": [w.Placement(kind=w.Placement.CPU)]}
+
+    def describe(self, c):
+        """What any model of this backend is. The gateway merges it with what the config says, and refuses what contradicts."""
+        return w.DescribeResponse(patch=w.ConfigPatch(max_batch_size=0, decoupled=True,
+                                                      input=[w.ModelInput(name="N", data_type=w.TYPE_INT32, dims=[1])],
+                                                      output=[w.ModelOutput(name="OUT", data_type=w.TYPE_INT32, dims=[1])]))
+
     def load(self, c):
         if not c.model_transaction_policy.decoupled or c.max_batch_size:
             raise Fault("the counter backend wants a decoupled model without batch dimension", w.INVALID_ARGUMENT)
@@ -210,7 +220,7 @@ class Service:
         if request.protocol != PROTOCOL:
             context.abort(grpc.StatusCode.UNIMPLEMENTED, f"the gateway speaks protocol {request.protocol}, this worker {PROTOCOL}")
         return w.HelloResponse(protocol=PROTOCOL, worker_version="example", pid=os.getpid(), devices=[w.Device(kind=w.Device.CPU)],
-                               backends=[w.Backend(name=name) for name in BACKENDS])
+                               backends=[w.Backend(name=name, open_requests=b.open_requests, **b.about) for name, b in BACKENDS.items()])
 
     def Describe(self, request, context):
         try:

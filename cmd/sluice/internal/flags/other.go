@@ -37,7 +37,6 @@ func (s *Serve) tuning() []flag {
 		ignored("grpc-max-response-pool-size", "integer", "Response objects are pooled as needed."),
 		ignored("sagemaker-thread-count", "integer", "Connections need no threads of their own."),
 		ignored("vertex-ai-thread-count", "integer", "Connections need no threads of their own."),
-		ignored("backend-directory", "string", "Backends are part of sluice-worker."),
 		ignored("enable-peer-access", "boolean", "Each GPU has a worker of its own."),
 		ignored("pinned-memory-pool-byte-size", "integer", "Tensors lie in arenas: see --request-arena-byte-size."),
 		ignored("cuda-memory-pool-byte-size", "integer:integer", "Backends allocate device memory themselves."),

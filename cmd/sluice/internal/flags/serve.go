@@ -371,7 +371,10 @@ func (s *Serve) workers() []flag {
 			"Workers of --worker have a flag of their own.", set: durationInto(&w.OpenTimeout, time.Second)},
 		{name: "gpus", arg: "integers", help: "CUDA ordinals to start workers for, separated by commas; 'none' for none. All that are found if not given.",
 			set: func(v string) error { return s.gpus(v) }},
-		{name: "onnxruntime", arg: "string", help: "Path of ONNX Runtime's shared library; the worker finds it if not given.", set: stringInto(&w.ONNXRuntime)},
+		{name: "onnxruntime", arg: "string", help: "Path of ONNX Runtime's shared library; the worker finds it if not given.", set: func(v string) error {
+			w.Env = append(w.Env, "SLUICE_ONNXRUNTIME="+v)
+			return nil
+		}},
 		{name: "request-arena-byte-size", arg: "integer", def: strconv.FormatInt(w.RequestArena, 10),
 			help: "Bytes of shared memory for inputs of requests.", set: intInto(&w.RequestArena, 1, 1<<46)},
 		{name: "response-arena-byte-size", arg: "integer", def: strconv.FormatInt(w.ResponseArena, 10),
@@ -413,9 +416,14 @@ func (s *Serve) gpus(v string) error {
 }
 
 func (s *Serve) backend() []flag {
+	r := &s.Config.Repository
 	return []flag{
 		{name: "backend-config", arg: "string,string=string", repeat: true, help: "A setting of a backend: onnxruntime,intra-op-num-threads=1; " +
 			"of all backends: default-max-batch-size=4.", set: s.backendConfig},
+		{name: "backend-directory", arg: "string", def: r.Backends.Directory, help: "Folder of backends: that of a model's backend is searched for the " +
+			"file that makes it.", set: stringInto(&r.Backends.Directory)},
+		{name: "allow-model-backends", arg: "boolean", def: "false", help: "Run the file of a backend also from the folder of a model or of its version: " +
+			"whoever may write there runs code.", set: boolInto(&r.Backends.InModels)},
 	}
 }
 
