@@ -2,7 +2,9 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -25,7 +27,7 @@ func workersConfig(c *Config) (client.Config, error) {
 		WaitTime: w.Wait, Processes: w.Processes, MaxProcesses: w.ProcessLimit}
 	if w.Local {
 		var err error
-		if out.Local, err = w.localWorkers(); err != nil {
+		if out.Local, err = w.localWorkers(c.Repository.Backends.Directory); err != nil {
 			return client.Config{}, err
 		}
 	}
@@ -40,7 +42,8 @@ func workersConfig(c *Config) (client.Config, error) {
 }
 
 // localWorkers are the processes that the gateway starts.
-func (w *WorkersConfig) localWorkers() ([]client.LocalWorker, error) {
+// backends is --backend-directory.
+func (w *WorkersConfig) localWorkers(backends string) ([]client.LocalWorker, error) {
 	binary, err := workerBinary(w.Binary)
 	if err != nil {
 		return nil, err
@@ -54,10 +57,49 @@ func (w *WorkersConfig) localWorkers() ([]client.LocalWorker, error) {
 		gpus = findGPUs(os.DirFS("/dev"))
 	}
 	local := []client.LocalWorker{{Path: binary, Env: env}}
+	programs, err := findPrograms(backends)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range programs {
+		p.Env = env
+		local = append(local, p)
+	}
 	for _, id := range gpus {
 		local = append(local, client.LocalWorker{Path: binary, Env: env, GPU: true, Device: id})
 	}
 	return local, nil
+}
+
+// maxPrograms bounds the worker programs of --backend-directory.
+const maxPrograms = 64
+
+// findPrograms lists the backends that bring a worker of their own: an executable file
+// <directory>/<backend>/sluice-worker-<backend>. A directory that is not there has none.
+func findPrograms(directory string) ([]client.LocalWorker, error) {
+	entries, err := os.ReadDir(directory)
+	if directory == "" || errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--backend-directory: %w", err)
+	}
+	var all []client.LocalWorker
+	for _, e := range entries {
+		path := filepath.Join(directory, e.Name(), "sluice-worker-"+e.Name())
+		info, err := os.Stat(path)
+		if err != nil || !info.Mode().IsRegular() {
+			continue // Triton's own layout has libraries there
+		}
+		if info.Mode()&0o111 == 0 {
+			return nil, fmt.Errorf("--backend-directory: %s is not executable", path)
+		}
+		all = append(all, client.LocalWorker{Name: "backend " + e.Name(), Path: path, Program: true})
+	}
+	if len(all) > maxPrograms {
+		return nil, fmt.Errorf("--backend-directory: %s holds %d worker programs, the most is %d", directory, len(all), maxPrograms)
+	}
+	return all, nil
 }
 
 // overNetwork says that a worker's address is none of a Unix socket.

@@ -1,9 +1,16 @@
 """Backends say what they are: patches of configs, model files of their own, and backends that are found by folder."""
 import json
+import os
+import signal
+import subprocess
+import sys
 
+import numpy as np
 import pytest
+import tritonclient.http as httpclient
 
-from test_foreign_worker import COUNTER, Stream, Worker
+import harness
+from test_foreign_worker import COUNTER, ECHO, FOLDER, Stream, Worker
 
 
 def lay(root, **models):
@@ -93,3 +100,44 @@ def test_not_found(start, tmp_path):
     assert f"unable to find backend library 'libfoo.so' for model 'runtime', searched: 'runtime/1' 'runtime' '{backends}/x' (" in reasons["runtime"]
     assert "lies in the model's folder 'own/1', from where nothing is run without --allow-model-backends" in reasons["own"]
     assert "the file of backend 'y' is run by backend 'triton' (no worker has backend 'y'" in reasons["lib"]
+
+
+def echo(server, value):
+    a = httpclient.InferInput("A", [1, 3], "FP32")
+    a.set_data_from_numpy(np.full((1, 3), value, np.float32))
+    t = httpclient.InferInput("TEXT", [1, 1], "BYTES")
+    t.set_data_from_numpy(np.array([["é"]], np.object_))
+    with httpclient.InferenceServerClient(server.http, network_timeout=60, connection_timeout=60) as c:
+        r = c.infer("echo", [a, t])
+    assert (r.as_numpy("A_OUT") == value).all()
+
+
+def test_program(start, tmp_path):
+    """<backend-directory>/<name>/sluice-worker-<name> is started as a worker, started again when it is killed, and ends with the gateway,
+    also when that is killed."""
+    models = lay(tmp_path / "models", echo=(ECHO, []), count=('backend: "counter"', []))
+    folder = tmp_path / "backends" / "echo"
+    folder.mkdir(parents=True)
+    script = folder / "sluice-worker-echo"
+    script.write_text(f'#!/bin/sh\necho $$ >>{tmp_path}/pids\nexec {sys.executable} {FOLDER}/worker.py "$@"\n')
+    script.chmod(0o755)
+    server = start(repositories=[models], flags=[f"--backend-directory={tmp_path}/backends"])
+    pids = lambda: [int(p) for p in (tmp_path / "pids").read_text().split()]  # noqa: E731
+    echo(server, 1)
+    assert count(server, "count", 3) == [0, 1, 2]
+    os.kill(pids()[-1], signal.SIGKILL)
+    echo(server, 2)  # waits for the next
+    assert len(pids()) == 2
+    server.kill()
+    harness.wait_for(lambda: not harness.alive(pids()[-1]), 10, "the program ends with the gateway")
+
+
+def test_program_is_no_program(tmp_path):
+    """A file that can't be run is named before anything is served."""
+    folder = tmp_path / "backends" / "x"
+    folder.mkdir(parents=True)
+    (folder / "sluice-worker-x").write_text("#!/bin/sh\n")
+    (tmp_path / "models").mkdir()
+    ended = subprocess.run([str(harness.BINARY), "serve", f"--model-repository={tmp_path}/models", f"--backend-directory={tmp_path}/backends",
+                            "--http-port=0", "--grpc-port=0", "--metrics-port=0"], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1 and "sluice-worker-x is not executable" in ended.stderr + ended.stdout

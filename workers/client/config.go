@@ -73,11 +73,15 @@ type Source = interface {
 
 // LocalWorker is a worker process of this host.
 type LocalWorker struct {
-	Path   string   // of the sluice-worker binary
-	Args   []string // after "--inherited --device=…"
+	Name   string   // "": that of its device
+	Path   string   // of the sluice-worker binary, or of a program
+	Args   []string // after "--inherited --device=…", or "--listen=unix:…"
 	Env    []string // nil: that of the gateway
 	GPU    bool
 	Device int // CUDA ordinal; for a GPU
+	// Program says that it is no sluice-worker but a program of its own, with which no
+	// memory is shared: see openProgram. One that does not start is tried again.
+	Program bool
 }
 
 // RemoteWorker is a worker that somebody else started.
@@ -184,13 +188,16 @@ func (c *Config) validate() error {
 
 // sharesMemory says that a worker maps the request arena.
 func (c *Config) sharesMemory() bool {
-	return len(c.Local) > 0 || slices.ContainsFunc(c.Remote, func(w RemoteWorker) bool {
+	return slices.ContainsFunc(c.Local, func(w LocalWorker) bool { return !w.Program }) || slices.ContainsFunc(c.Remote, func(w RemoteWorker) bool {
 		_, ok := w.socket()
 		return ok
 	})
 }
 
 func (l *LocalWorker) name() string {
+	if l.Name != "" {
+		return l.Name
+	}
 	if l.GPU {
 		return fmt.Sprintf("gpu:%d", l.Device)
 	}

@@ -34,6 +34,12 @@ func TestMain(m *testing.M) {
 		fatal(runGateway())
 	case "liar":
 		fatal(runLiar())
+	case "program":
+		fatal(runProgram(""))
+	case "program ends":
+		fatal(runProgram("ends"))
+	case "program silent":
+		fatal(runProgram("silent"))
 	default:
 		leak.Main(m)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"net"
@@ -36,6 +37,7 @@ type session struct {
 	hello   *workerpb.HelloResponse
 	link    link
 	process *process      // nil: somebody else started it
+	input   io.Closer     // of a program, which ends when it is closed; nil for others
 	memory  *peerMemory   // nil: of another host
 	budget  *infer.Budget // Deps.Responses
 	regions regionSet
@@ -351,6 +353,9 @@ func (s *session) closeSocket() {
 	s.closed = true
 	if s.socket != nil {
 		_ = s.socket.Close()
+	}
+	if s.input != nil {
+		_ = s.input.Close()
 	}
 }
 

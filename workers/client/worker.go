@@ -63,7 +63,7 @@ func (w *worker) supervise(ctx context.Context, first chan<- error) {
 		}
 		if n == 0 {
 			first <- err
-			if err != nil && w.local != nil {
+			if err != nil && w.local != nil && !w.local.Program {
 				return
 			}
 		}
@@ -86,7 +86,9 @@ func (w *worker) open(ctx context.Context) (*session, error) {
 	s := newSession(w.log)
 	s.arena, s.budget, s.peers = w.owner.memory, w.owner.budget, newPeers(w.owner, s)
 	var err error
-	if w.local != nil {
+	if w.local != nil && w.local.Program {
+		err = s.openProgram(ctx, &w.owner.cfg, *w.local)
+	} else if w.local != nil {
 		err = s.openLocal(&w.owner.cfg, *w.local, w.owner.memory)
 	} else if path, ok := w.far.socket(); ok {
 		err = s.openSocket(ctx, &w.owner.cfg, path, w.owner.memory)

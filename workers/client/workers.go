@@ -140,6 +140,10 @@ func (w *worker) started(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
+	if w.local != nil && w.local.Program {
+		w.log.Warn("the program of a backend does not serve; it is started again, but models of its backend don't load meanwhile", "error", err)
+		return nil
+	}
 	if w.far != nil {
 		if len(w.owner.cfg.Local) == 0 && w.waitUp(ctx) {
 			return nil
@@ -219,11 +223,11 @@ func (w *Workers) Scarce() bool {
 	return false
 }
 
-// Ready says that every worker is up.
+// Ready says that every worker is up. A program that never served is not waited for.
 func (w *Workers) Ready() bool {
 	for _, k := range w.all() {
 		k.mu.Lock()
-		up := k.session != nil
+		up := k.session != nil || k.local != nil && k.local.Program && k.hello == nil
 		k.mu.Unlock()
 		if !up {
 			return false

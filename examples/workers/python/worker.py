@@ -18,6 +18,7 @@ import argparse
 import concurrent.futures
 import os
 import queue
+import sys
 import threading
 import time
 
@@ -294,18 +295,24 @@ def resident():
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def serve(port, service=None, ready=lambda port: None):
+def serve(port, service=None, ready=lambda port: None, listen=None):
+    """Serves at a port of the loopback address; or at listen, where a gateway has started this program: until standard input ends."""
     size = 1 << 30  # of a message: a batch's tensors come in one
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(16), options=[
         ("grpc.max_receive_message_length", size), ("grpc.max_send_message_length", size), ("grpc.so_reuseport", 0)])
     server.add_generic_rpc_handlers([w.handler(service or Service())])
-    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    port = server.add_insecure_port(listen or f"127.0.0.1:{port}")
     server.start()
     ready(port)
+    if listen:
+        sys.stdin.buffer.read()
+        server.stop(grace=None)
     server.wait_for_termination()
 
 
 if __name__ == "__main__":
     flags = argparse.ArgumentParser(description="A worker for sluice, in Python.")
     flags.add_argument("--port", type=int, default=9000, help="of the loopback address; 0: any")
-    serve(flags.parse_args().port, ready=lambda port: print(f"serving at 127.0.0.1:{port}", flush=True))
+    flags.add_argument("--listen", help="unix:PATH, as a gateway says that finds this program in its --backend-directory")
+    given = flags.parse_args()
+    serve(given.port, ready=lambda port: print(f"serving at {given.listen or f'127.0.0.1:{port}'}", flush=True), listen=given.listen)

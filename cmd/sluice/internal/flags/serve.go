@@ -421,7 +421,7 @@ func (s *Serve) backend() []flag {
 		{name: "backend-config", arg: "string,string=string", repeat: true, help: "A setting of a backend: onnxruntime,intra-op-num-threads=1; " +
 			"of all backends: default-max-batch-size=4.", set: s.backendConfig},
 		{name: "backend-directory", arg: "string", def: r.Backends.Directory, help: "Folder of backends: that of a model's backend is searched for the " +
-			"file that makes it.", set: stringInto(&r.Backends.Directory)},
+			"file that makes it, and programs <backend>/sluice-worker-<backend> are started as workers.", set: stringInto(&r.Backends.Directory)},
 		{name: "allow-model-backends", arg: "boolean", def: "false", help: "Run the file of a backend also from the folder of a model or of its version: " +
 			"whoever may write there runs code.", set: boolInto(&r.Backends.InModels)},
 	}
