@@ -138,9 +138,6 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 		return err
 	}
 	g.control = control.New(g.cfg.ID, g.cfg.Version, control.Deps{Models: g.models, Log: g.log, Tracer: g.tracer, Cache: g.purger()})
-	g.pipeline = pipeline.New(models{g.models})
-	g.pipeline.Trace(g.tracer)
-	g.pipeline.Cache(g.cache)
 	if err := g.openLimits(ctx); err != nil {
 		return err
 	}
@@ -150,7 +147,7 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	if err := g.openRegions(); err != nil {
 		return err
 	}
-	g.pipeline.Classes(g.cfg.ClassesLimit, g.responses)
+	g.pipeline = g.newPipeline()
 	g.bodies = &memory.Bodies{Arena: g.workers.Memory(), ArenaSize: g.workers.Memory().Size(), Limit: g.cfg.BodyLimit,
 		Answers: func() bool { return g.responses.Scarce() || g.workers.Scarce() }}
 	g.openLoad()
@@ -161,17 +158,6 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 		return err
 	}
 	return g.openXDS(ctx)
-}
-
-// models is the repository as the pipeline wants it.
-type models struct{ *repository.Repository }
-
-func (m models) Acquire(ctx context.Context, name, version string) (pipeline.Model, error) {
-	v, err := m.Repository.Acquire(ctx, name, version)
-	if err != nil {
-		return nil, err
-	}
-	return v, nil
 }
 
 func (g *Gateway) newStats(m *repository.Model) repository.Stats {

@@ -19,7 +19,6 @@ func (g *Gateway) openAuth() (err error) {
 	if g.auth, err = auth.New(g.cfg.Auth, g.logger); err != nil {
 		return err
 	}
-	g.pipeline.Guard(g.auth)
 	if g.cfg.Auth.ReadsFiles() {
 		reload := g.stats.Reload("policy")
 		reload.Done(nil) // New has read the files

@@ -44,7 +44,6 @@ func (g *Gateway) openLimits(ctx context.Context) error {
 	}
 	g.limits = limits
 	g.stats.Limits(func() stats.LimitFigures { return limitFigures(limits.Figures()) })
-	g.pipeline.Admission(limits)
 	return nil
 }
 

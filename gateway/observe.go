@@ -44,8 +44,6 @@ func (g *Gateway) openObserver() (err error) {
 	g.stats.Add(g.serverFigures)
 	g.stats.Add(g.instanceFigures)
 	g.stats.Add(certificateFigures(g.certificates()))
-	g.pipeline.Timings(c.Timings)
-	g.pipeline.Ended(g.ended)
 	return nil
 }
 

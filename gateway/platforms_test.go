@@ -74,8 +74,7 @@ func (platformModels) ModelReady(name, version string) (bool, error) { return tr
 func platformFront(t *testing.T, guard *auth.Auth, p *httpapi.Platform) (*httpapi.API, *asked) {
 	t.Helper()
 	repo := repository.New(repository.Config{}, repository.Deps{Log: slog.New(slog.DiscardHandler)})
-	line := &asked{Pipeline: pipeline.New(models{repo})}
-	line.Guard(guard)
+	line := &asked{Pipeline: pipeline.New(pipeline.Config{}, pipeline.Deps{Models: models{repo}, Guard: guard})}
 	api, err := httpapi.NewAPI(httpapi.APIConfig{Platform: p}, httpapi.APIDeps{Pipeline: line, Bodies: &memory.Bodies{Limit: 1 << 20},
 		Control: control.New("s", "1", control.Deps{Models: repo})})
 	if err != nil {

@@ -25,7 +25,6 @@ func (g *Gateway) openRegions() error {
 			"--client-shm-prefix, or permissions for everybody (docs/0019-shared-memory.md)", "error", err)
 	}
 	g.regions = r
-	g.pipeline.Regions(g.workers)
 	g.stats.Add(g.regionFigures)
 	return nil
 }

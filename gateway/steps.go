@@ -27,7 +27,7 @@ func (s steps) Pin(ctx context.Context, model *schedule.StepModel) (schedule.Pin
 
 // Call fits schedule.Steps.
 func (s steps) Call(ctx context.Context, m schedule.Pinned, req *infer.Request, send infer.SendFunc) error {
-	v, ok := m.(pipeline.Model)
+	v, ok := m.(*repository.Model)
 	if !ok {
 		return infer.Errorf(infer.Internal, "%smodel '%s' can't be a step", req.Prefix(), req.Model)
 	}

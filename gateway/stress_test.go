@@ -127,6 +127,8 @@ func (s *storm) Acquire(context.Context, string, string) (pipeline.Model, error)
 	return stormModel{s: s}, nil
 }
 
+func (s *storm) Look(string, string) (decoupled bool, err error) { return false, nil }
+
 func (m stormModel) Validate(req *infer.Request) error {
 	if len(req.Inputs) != 1 || len(req.Inputs[0].Shape) != 2 {
 		return infer.Errorf(infer.InvalidArg, "not one input of two dimensions")
@@ -144,6 +146,7 @@ func (m stormModel) Start(ctx context.Context, req *infer.Request, to infer.Sink
 }
 
 func (m stormModel) Decoupled() bool                             { return false }
+func (m stormModel) VersionText() string                         { return "1" }
 func (m stormModel) Batched() bool                               { return true }
 func (m stormModel) Present(*infer.Response)                     {}
 func (m stormModel) Done(*infer.Request, error)                  {}
@@ -217,14 +220,12 @@ func runStorm(t *testing.T, slow bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := pipeline.New(s)
-	p.Admission(tickets{s, slow})
-	p.Ended(func(env *infer.Envelope, end *infer.End) {
+	p := pipeline.New(pipeline.Config{}, pipeline.Deps{Models: s, Admission: tickets{s, slow}, Ended: func(env *infer.Envelope, end *infer.End) {
 		s.ended.Add(1)
 		if end.Request != nil && end.Err == nil && env.Action == infer.ActionInference && !strings.HasPrefix(end.Request.ID, "id-") {
 			t.Errorf("a call ended with another's request %q", end.Request.ID)
 		}
-	})
+	}})
 	web, rpc, stop := s.serve(p)
 	var wg sync.WaitGroup
 	end := time.Now().Add(*stress)

@@ -7,25 +7,12 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// Cache puts a response cache before the queues of models that have one; nil: none. It
-// is called before the first request.
-func (p *Pipeline) Cache(step *cache.Step) { p.cache = step }
-
-// cached is the part of a Model that the response cache needs; a model without it keeps
-// no answers.
-type cached interface{ cache.Runner }
-
-// keeper is a model whose answers are kept, and what they are kept by now; nil: they are
-// not.
-func (p *Pipeline) keeper(m Model) (cached, *cache.Subject) {
-	if p.cache == nil {
-		return nil, nil
+// subject is what a model's answers are kept by now; nil: they are not.
+func (p *Pipeline) subject(m Model) *cache.Subject {
+	if p.deps.Cache == nil {
+		return nil
 	}
-	c, ok := m.(cached)
-	if !ok {
-		return nil, nil
-	}
-	return c, c.Current()
+	return m.Current()
 }
 
 // execute is the part that each step of an ensemble repeats: the response cache, then
@@ -34,8 +21,8 @@ func (p *Pipeline) execute(ctx context.Context, m Model, req *infer.Request, sen
 	if req.Placed() {
 		return p.executePlaced(ctx, m, req, send)
 	}
-	if c, s := p.keeper(m); s != nil {
-		return p.cache.Do(ctx, s, c, req, send)
+	if s := p.subject(m); s != nil {
+		return p.deps.Cache.Do(ctx, s, m, req, send)
 	}
 	return m.Do(ctx, req, send)
 }

@@ -16,10 +16,18 @@ type keeping struct {
 	subject *cache.Subject
 }
 
-func (m keeping) Turn(context.Context, *infer.Request) error { return nil }
-func (m keeping) Current() *cache.Subject                    { return m.subject }
+func (m keeping) Current() *cache.Subject { return m.subject }
 
-type keepers struct{ keeping }
+type keepers struct {
+	models
+	keeping keeping
+}
+
+// keep is a pipeline of one model whose answers are kept in a level.
+func keep(m *model, level cache.Level) *Pipeline {
+	k := keepers{models{m}, keeping{m, &cache.Subject{Model: "m", Version: "1", Load: 1}}}
+	return New(Config{}, Deps{Models: k, Cache: cache.NewStep(level)})
+}
 
 func (m keepers) Acquire(context.Context, string, string) (Model, error) { return m.keeping, nil }
 
@@ -27,8 +35,7 @@ func (m keepers) Acquire(context.Context, string, string) (Model, error) { retur
 // backend's view: each answer is presented, and each caller gets the classes he asked for.
 func TestCacheStandsBeforeTheQueue(t *testing.T) {
 	m := &model{}
-	p := New(keepers{keeping{m, &cache.Subject{Model: "m", Version: "1", Load: 1}}})
-	p.Cache(cache.NewStep(local.New(local.Config{Size: 1 << 20})))
+	p := keep(m, local.New(local.Config{Size: 1 << 20}))
 	for i, c := range []struct {
 		classes int64
 		want    infer.CacheStatus
@@ -62,8 +69,7 @@ func TestCacheStandsBeforeTheQueue(t *testing.T) {
 // A model without response_cache, and one that was never asked for it, pass by.
 func TestWithoutCache(t *testing.T) {
 	m := &model{}
-	p := New(keepers{keeping{m, nil}})
-	p.Cache(cache.NewStep(local.New(local.Config{Size: 1 << 20})))
+	p := New(Config{}, Deps{Models: models{m}, Cache: cache.NewStep(local.New(local.Config{Size: 1 << 20}))})
 	for range 2 {
 		err := p.Infer(t.Context(), &infer.Request{Model: "m"}, func(r *infer.Response) error {
 			defer r.Memory.Release()

@@ -8,25 +8,10 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// classLimits bound what classes take, whose number clients choose.
-type classLimits struct {
-	most   int64         // bytes in one response
-	budget *infer.Budget // nil: none
-}
-
-// Classes bounds the classes of one response to so many bytes; budget, which may be nil, counts them. Without it the
-// bound is classification.DefaultMaxBytes. It is called before the first request.
-func (p *Pipeline) Classes(most int64, budget *infer.Budget) {
-	p.classes = classLimits{most, budget}
-}
-
 // classify puts classes in the place of the outputs for which the request asks for them. The response's memory then
 // has that of the classes too. What is already made when an error occurs is given back with the response's memory.
 func (p *Pipeline) classify(ctx context.Context, m Model, req *infer.Request, resp *infer.Response) error {
-	left := p.classes.most
-	if left == 0 {
-		left = classification.DefaultMaxBytes
-	}
+	left := p.cfg.ClassBytes // clients choose how many there are
 	for i := range req.Outputs {
 		k := req.Outputs[i].Classification
 		if k == 0 {
@@ -38,7 +23,7 @@ func (p *Pipeline) classify(ctx context.Context, m Model, req *infer.Request, re
 				continue
 			}
 			top, memory, err := classification.Top(ctx, *out, classification.Ask{K: k, Batched: m.Batched(),
-				Labels: m.Labels(out.Name), MaxBytes: left, Budget: p.classes.budget})
+				Labels: m.Labels(out.Name), MaxBytes: left, Budget: p.deps.Responses})
 			if err != nil {
 				return err
 			}

@@ -18,7 +18,10 @@ func (m wide) Do(_ context.Context, _ *infer.Request, send infer.SendFunc) error
 		{Name: "b", Datatype: infer.Uint8, Shape: []int64{1, values}, Data: make([]byte, values)}}})
 }
 
-type wides struct{ wide }
+type wides struct {
+	models
+	wide wide
+}
 
 func (m wides) Acquire(context.Context, string, string) (Model, error) { return m.wide, nil }
 
@@ -42,8 +45,7 @@ func TestClassesAreBounded(t *testing.T) {
 	} {
 		for _, started := range []bool{false, true} {
 			m, budget := &model{}, &infer.Budget{Limit: c.limit}
-			p := New(wides{wide{m}})
-			p.Classes(c.most, budget)
+			p := New(Config{ClassBytes: c.most}, Deps{Models: wides{models{m}, wide{m}}, Responses: budget})
 			req := &infer.Request{Model: "m", Outputs: []infer.RequestedOutput{{Name: "a", Classification: values},
 				{Name: "b", Classification: values}}}
 			held, sent := int64(0), 0

@@ -18,19 +18,19 @@ func (p *Pipeline) OpenEarly(ctx context.Context, env *infer.Envelope) (wait fun
 	}
 	p.begin(env)
 	retarget(env)
-	if p.tracer.On() {
-		p.tracer.Open(env)
+	if p.deps.Tracer.On() {
+		p.deps.Tracer.Open(env)
 	}
 	rest := func() error {
 		err := p.admit(ctx, env)
 		if env.Trace != nil {
-			p.tracer.Admitted(env, err)
+			p.deps.Tracer.Admitted(env, err)
 		}
 		return err
 	}
 	if err := p.identify(ctx, env); err != nil {
 		if env.Trace != nil {
-			p.tracer.Admitted(env, err)
+			p.deps.Tracer.Admitted(env, err)
 		}
 		return nil, err
 	}

@@ -26,33 +26,13 @@ type Admission interface {
 	Request(ctx context.Context, req *infer.Request) error
 	// Close ends a call that Open took in.
 	Close(env *infer.Envelope, end *infer.End)
-}
-
-// Patient is an Admission that may wait, as for limits that are shared over a network.
-type Patient interface {
-	// Waits says that Request may wait: Start then leaves it to a goroutine that may.
+	// Waits says that Open and Request may wait, as for limits that are shared over a
+	// network.
 	Waits() bool
-}
-
-// Guard puts g before everything; nil: everybody may do everything. It is called before
-// the first request.
-func (p *Pipeline) Guard(g Guard) { p.guard = g }
-
-// Admission puts a behind the guard; nil: no limits. It is called before the first
-// request.
-func (p *Pipeline) Admission(a Admission) {
-	p.admission = a
-	w, ok := a.(Patient)
-	p.patient = ok && w.Waits()
 }
 
 // Patient says that Open may wait for an Admission that does.
 func (p *Pipeline) Patient() bool { return p.patient }
-
-// Ended makes f see the end of every call, refused ones too, on the goroutine that
-// answers it, which may be one that reads results for many calls: f must not block. What it is given is valid until it returns. It is called before the first
-// request.
-func (p *Pipeline) Ended(f func(env *infer.Envelope, end *infer.End)) { p.ended = f }
 
 // Visible says that a list which a call asks for may show a model.
 func (p *Pipeline) Visible(env *infer.Envelope, model string) bool {
@@ -62,10 +42,10 @@ func (p *Pipeline) Visible(env *infer.Envelope, model string) bool {
 // Allowed decides on a model that a call's body names beside that of its envelope. Its
 // errors are the Guard's.
 func (p *Pipeline) Allowed(env *infer.Envelope, model string) error {
-	if p.guard == nil {
+	if p.deps.Guard == nil {
 		return nil
 	}
-	return p.guard.Model(env, model)
+	return p.deps.Guard.Model(env, model)
 }
 
 // known decides on a request whose body alone named the model, and gives it the
@@ -78,8 +58,8 @@ func (p *Pipeline) known(req *infer.Request) error {
 	if who := req.Envelope.Principal; who != nil {
 		req.Tenant, req.Caller = who.Tenant, who.Name
 	}
-	if p.guard == nil || req.Envelope.Model != "" {
+	if p.deps.Guard == nil || req.Envelope.Model != "" {
 		return nil
 	}
-	return p.guard.Model(req.Envelope, req.Model)
+	return p.deps.Guard.Model(req.Envelope, req.Model)
 }

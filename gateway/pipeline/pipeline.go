@@ -15,17 +15,26 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-serve/sluice/cache"
+	"github.com/sluice-serve/sluice/gateway/classification"
 	"github.com/sluice-serve/sluice/gateway/timing"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/tracing"
 )
 
-// Model is one model version, pinned; gateway/repository fits it.
+// Model is one model version, pinned; gateway/repository fits it. Its Runner's Current is nil
+// where no answers are kept.
 type Model interface {
+	cache.Runner
+	// Start is schedule.Starter's.
+	Start(ctx context.Context, req *infer.Request, to infer.Sink) bool
+	// VersionText is the version's number.
+	VersionText() string
 	// Validate checks the request against the model and sets its Rows.
 	Validate(req *infer.Request) error
-	// Do queues the request and answers it through send, on this goroutine.
-	Do(ctx context.Context, req *infer.Request, send infer.SendFunc) error
+	// Places says that instances take the request's tensors in clients' memory where they
+	// lie; CheckBytes looks at BYTES inputs that were read since Validate.
+	Places(req *infer.Request) bool
+	CheckBytes(req *infer.Request) error
 	// Decoupled says that one request may have any number of responses.
 	Decoupled() bool
 	// Batched says that the first dimension of every tensor is the batch.
@@ -47,28 +56,53 @@ type Models interface {
 	// Acquire pins a version: it stays loaded until Release. NotFound, InvalidArg (a
 	// version that is no number) or Unavailable (not ready).
 	Acquire(ctx context.Context, name, version string) (Model, error)
+	// Look says whether the version that Acquire would pin is decoupled, for less than it
+	// takes to pin it. Errors are Acquire's.
+	Look(name, version string) (decoupled bool, err error)
+}
+
+// Config is a Pipeline in values.
+type Config struct {
+	Timings Timings
+	// ClassBytes bounds the classes of one response; 0: classification.DefaultMaxBytes.
+	ClassBytes int64
+}
+
+// Deps are the collaborators of a Pipeline. Only Models is required.
+type Deps struct {
+	Models    Models
+	Guard     Guard           // before everything; nil: everybody may do everything
+	Admission Admission       // behind the guard; nil: no limits
+	Tracer    *tracing.Tracer // decides which requests are traced; nil: none is
+	Cache     *cache.Step     // before the queues of models whose answers are kept; nil: none
+	Regions   infer.Regions   // reads and writes tensors in clients' memory; nil: there is none
+	Responses *infer.Budget   // counts classes; nil: they are not counted
+	// Ended sees the end of every call, refused ones too, on the goroutine that answers it,
+	// which may be one that reads results for many calls: it must not block. What it is
+	// given is valid until it returns. nil: nobody asks.
+	Ended func(env *infer.Envelope, end *infer.End)
 }
 
 // Pipeline carries requests to their responses.
 type Pipeline struct {
-	models   Models
+	cfg      Config
+	deps     Deps
+	patient  bool // Admission may wait
 	stopping atomic.Bool
-	tracer   *tracing.Tracer // nil: none
-	cache    *cache.Step     // nil: none
-	regions  infer.Regions   // nil: none
-	classes  classLimits
-
-	guard     Guard                                     // nil: none
-	admission Admission                                 // nil: none
-	patient   bool                                      // admission may wait
-	ended     func(env *infer.Envelope, end *infer.End) // nil: nobody asks
-	timings   Timings
-	flight    flight
-	walks     sync.Pool // of *walk
+	flight   flight
+	walks    sync.Pool // of *walk
 }
 
-// New makes a pipeline over models.
-func New(models Models) *Pipeline { return &Pipeline{models: models} }
+// New makes a pipeline.
+func New(c Config, d Deps) *Pipeline {
+	if d.Models == nil {
+		panic("pipeline: Deps.Models is nil")
+	}
+	if c.ClassBytes == 0 {
+		c.ClassBytes = classification.DefaultMaxBytes
+	}
+	return &Pipeline{cfg: c, deps: d, patient: d.Admission != nil && d.Admission.Waits()}
+}
 
 // Stop makes Open refuse every further inference: the gateway drains.
 func (p *Pipeline) Stop() { p.stopping.Store(true) }
@@ -81,15 +115,15 @@ func (p *Pipeline) Stop() { p.stopping.Store(true) }
 func (p *Pipeline) Open(ctx context.Context, env *infer.Envelope) (context.Context, error) {
 	p.begin(env)
 	retarget(env)
-	if p.tracer.On() {
-		p.tracer.Open(env)
+	if p.deps.Tracer.On() {
+		p.deps.Tracer.Open(env)
 	}
 	err := p.identify(ctx, env)
 	if err == nil {
 		err = p.admit(ctx, env)
 	}
 	if env.Trace != nil {
-		p.tracer.Admitted(env, err)
+		p.deps.Tracer.Admitted(env, err)
 	}
 	if err != nil {
 		return nil, err
@@ -103,8 +137,8 @@ func (p *Pipeline) Open(ctx context.Context, env *infer.Envelope) (context.Conte
 // identify is what Open asks first, and what never waits: who calls, what they may do,
 // and whether the server takes calls.
 func (p *Pipeline) identify(ctx context.Context, env *infer.Envelope) error {
-	if p.guard != nil {
-		if err := p.guard.Open(ctx, env); err != nil {
+	if p.deps.Guard != nil {
+		if err := p.deps.Guard.Open(ctx, env); err != nil {
 			return err
 		}
 	}
@@ -116,14 +150,14 @@ func (p *Pipeline) identify(ctx context.Context, env *infer.Envelope) error {
 
 // admit is the rest of what Open asks.
 func (p *Pipeline) admit(ctx context.Context, env *infer.Envelope) error {
-	if p.admission != nil {
-		if err := p.admission.Open(ctx, env); err != nil {
+	if p.deps.Admission != nil {
+		if err := p.deps.Admission.Open(ctx, env); err != nil {
 			return err
 		}
 	}
 	if env.Action == infer.ActionInference && env.Model != "" {
 		// a body for what can't be served is not worth reading
-		decoupled, err := p.look(ctx, env)
+		decoupled, err := p.deps.Models.Look(env.Model, env.Version)
 		if err != nil {
 			return err
 		}
@@ -134,37 +168,17 @@ func (p *Pipeline) admit(ctx context.Context, env *infer.Envelope) error {
 	return nil
 }
 
-// looker is a Models that finds a model for less than it takes to pin it.
-type looker interface {
-	// Look says whether the version that Acquire would pin is decoupled. Errors are
-	// Acquire's.
-	Look(name, version string) (decoupled bool, err error)
-}
-
-// look says whether the model that an envelope names is decoupled, if it is there.
-func (p *Pipeline) look(ctx context.Context, env *infer.Envelope) (decoupled bool, err error) {
-	if l, ok := p.models.(looker); ok {
-		return l.Look(env.Model, env.Version)
-	}
-	m, err := p.models.Acquire(ctx, env.Model, env.Version)
-	if err != nil {
-		return false, err
-	}
-	defer m.Release()
-	return m.Decoupled(), nil
-}
-
 // Close ends a call: limits get back what it held, and who wants to know is told.
 func (p *Pipeline) Close(env *infer.Envelope, end *infer.End) {
 	p.finish(env)
-	if p.admission != nil {
-		p.admission.Close(env, end)
+	if p.deps.Admission != nil {
+		p.deps.Admission.Close(env, end)
 	}
-	if p.ended != nil {
-		p.ended(env, end)
+	if p.deps.Ended != nil {
+		p.deps.Ended(env, end)
 	}
 	if env.Trace != nil {
-		p.tracer.Close(env, end)
+		p.deps.Tracer.Close(env, end)
 	}
 }
 
@@ -203,16 +217,16 @@ func (p *Pipeline) enter(ctx context.Context, req *infer.Request) (Model, error)
 	if err := p.known(req); err != nil {
 		return nil, err
 	}
-	m, err := p.models.Acquire(ctx, req.Model, req.Version)
+	m, err := p.deps.Models.Acquire(ctx, req.Model, req.Version)
 	if err != nil {
 		if req.Trace != nil {
 			untraced(req, err)
 		}
 		return nil, err
 	}
-	served(m, req)
+	req.Served = m.VersionText()
 	req.Decoupled = m.Decoupled()
-	if p.tracer.On() || req.Trace != nil {
+	if p.deps.Tracer.On() || req.Trace != nil {
 		p.traced(m, req)
 	}
 	return m, nil
@@ -235,14 +249,14 @@ func (p *Pipeline) Refused(ctx context.Context, req *infer.Request, err error) {
 	if req.Model == "" {
 		return
 	}
-	m, missing := p.models.Acquire(ctx, req.Model, req.Version)
+	m, missing := p.deps.Models.Acquire(ctx, req.Model, req.Version)
 	if missing != nil {
 		return
 	}
 	defer m.Release()
-	if p.tracer.On() {
+	if p.deps.Tracer.On() {
 		// it never gets to its model: the trace has what the front end marks
-		if req.Trace = p.tracer.Begin(req); req.Trace != nil {
+		if req.Trace = p.deps.Tracer.Begin(req); req.Trace != nil {
 			defer untraced(req, err)
 		}
 	}
@@ -264,8 +278,8 @@ func (p *Pipeline) checked(ctx context.Context, m Model, req *infer.Request) err
 	if err := m.Validate(req); err != nil {
 		return err
 	}
-	if p.admission != nil && req.Envelope != nil {
-		if err := p.admission.Request(ctx, req); err != nil {
+	if p.deps.Admission != nil && req.Envelope != nil {
+		if err := p.deps.Admission.Request(ctx, req); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-serve/sluice/cache"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -26,9 +27,16 @@ func (m *model) Validate(*infer.Request) error {
 	return m.invalid
 }
 func (m *model) Decoupled() bool                             { return m.decoupled }
+func (m *model) VersionText() string                         { return "" }
+func (m *model) Places(*infer.Request) bool                  { return false }
+func (m *model) CheckBytes(*infer.Request) error             { return nil }
+func (m *model) Turn(context.Context, *infer.Request) error  { return nil }
+func (m *model) Current() *cache.Subject                     { return nil }
 func (m *model) Batched() bool                               { return true }
 func (m *model) Labels(string) []string                      { return []string{"cat", "dog"} }
 func (m *model) Fit(_ string, _ bool, shape []int64) []int64 { return shape }
+
+func (m *model) Start(context.Context, *infer.Request, infer.Sink) bool { return false }
 
 func (m *model) Present(*infer.Response) { m.steps = append(m.steps, "present") }
 func (m *model) Release()                { m.steps = append(m.steps, "release") }
@@ -55,7 +63,17 @@ func (m *model) Do(_ context.Context, req *infer.Request, send infer.SendFunc) e
 		Memory:  infer.NewBuffer(nil, func(*infer.Buffer) { m.freed++ })})
 }
 
+// over is a pipeline of one Models, and nothing else.
+func over(m Models) *Pipeline { return New(Config{}, Deps{Models: m}) }
+
 type models struct{ *model }
+
+func (m models) Look(name, _ string) (decoupled bool, err error) {
+	if name != "m" {
+		return false, infer.Errorf(infer.NotFound, "no")
+	}
+	return m.decoupled, nil
+}
 
 func (m models) Acquire(_ context.Context, name, _ string) (Model, error) {
 	if name != "m" {
@@ -69,7 +87,7 @@ func (m models) Acquire(_ context.Context, name, _ string) (Model, error) {
 func TestRefusedIsCounted(t *testing.T) {
 	full := infer.Refusef(infer.Unavailable, infer.ReasonMemory, "full")
 	m := model{}
-	p := New(models{&m})
+	p := over(models{&m})
 	p.Refused(t.Context(), &infer.Request{Model: "x"}, full)
 	p.Refused(t.Context(), &infer.Request{}, full)
 	if len(m.steps) != 0 {
@@ -101,7 +119,7 @@ func TestOrderOfSteps(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			req := &infer.Request{Model: c.model}
-			err := New(models{&c.m}).Infer(t.Context(), req, func(r *infer.Response) error { r.Memory.Release(); return nil })
+			err := over(models{&c.m}).Infer(t.Context(), req, func(r *infer.Response) error { r.Memory.Release(); return nil })
 			if (err == nil) != (c.code == nil) || (err != nil && infer.CodeOf(err) != infer.CodeOf(c.code)) {
 				t.Errorf("got error %v, want one like %v", err, c.code)
 			}
@@ -123,7 +141,7 @@ func TestOrderOfSteps(t *testing.T) {
 func TestClasses(t *testing.T) {
 	m := &model{}
 	req := &infer.Request{Model: "m", Outputs: []infer.RequestedOutput{{Name: "scores", Classification: 1}}}
-	err := New(models{m}).Infer(t.Context(), req, func(r *infer.Response) error {
+	err := over(models{m}).Infer(t.Context(), req, func(r *infer.Response) error {
 		if len(r.Outputs) != 2 || r.Outputs[0].Datatype != infer.Bytes || string(r.Outputs[0].Data[4:]) != "2.000000:1:dog" {
 			t.Errorf("got %+v", r.Outputs)
 		}
@@ -138,7 +156,7 @@ func TestClasses(t *testing.T) {
 func TestClassesOfWhatHasNoOrder(t *testing.T) {
 	m := &model{}
 	req := &infer.Request{Model: "m", Outputs: []infer.RequestedOutput{{Name: "other", Classification: 1}}}
-	err := New(models{m}).Infer(t.Context(), req, func(*infer.Response) error { t.Error("sent"); return nil })
+	err := over(models{m}).Infer(t.Context(), req, func(*infer.Response) error { t.Error("sent"); return nil })
 	if infer.CodeOf(err) != infer.InvalidArg || m.freed != 1 {
 		t.Errorf("error %v, memory freed %d times", err, m.freed)
 	}
@@ -147,7 +165,7 @@ func TestClassesOfWhatHasNoOrder(t *testing.T) {
 // A front end that knows the model from the headers need not read a body in vain.
 func TestOpenLooksAtTheModel(t *testing.T) {
 	m := &model{decoupled: true}
-	p := New(models{m})
+	p := over(models{m})
 	for _, c := range []struct {
 		env  infer.Envelope
 		want infer.Code
@@ -166,7 +184,7 @@ func TestOpenLooksAtTheModel(t *testing.T) {
 }
 
 func TestStop(t *testing.T) {
-	p := New(models{})
+	p := over(models{})
 	p.Stop()
 	if _, err := p.Open(t.Context(), &infer.Envelope{Action: infer.ActionInference}); infer.ReasonOf(err) != infer.ReasonStopping {
 		t.Errorf("inference: %v", err)
@@ -190,7 +208,7 @@ func TestStep(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			m := row.model
 			req := &infer.Request{Model: "m", Streaming: true}
-			err := New(models{&m}).Step(t.Context(), &m, req, func(resp *infer.Response) error {
+			err := over(models{&m}).Step(t.Context(), &m, req, func(resp *infer.Response) error {
 				resp.Memory.Release()
 				return nil
 			})

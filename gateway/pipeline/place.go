@@ -6,34 +6,17 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// Regions lets requests name tensors in clients' memory; workers read and write it. It is
-// called before the first request.
-func (p *Pipeline) Regions(r infer.Regions) { p.regions = r }
-
-// placer is the part of a Model that tensors in clients' memory need.
-type placer interface {
-	// Places says that instances take the request's where they lie.
-	Places(req *infer.Request) bool
-	// CheckBytes looks at BYTES inputs that were read since Validate.
-	CheckBytes(req *infer.Request) error
-}
-
-func takesPlaces(m Model, req *infer.Request) bool {
-	p, ok := m.(placer)
-	return ok && p.Places(req)
-}
-
 // executePlaced is execute for a request with tensors in clients' memory. Its answers are
 // in no cache: they lie elsewhere, and its inputs change without notice.
 func (p *Pipeline) executePlaced(ctx context.Context, m Model, req *infer.Request, send infer.SendFunc) error {
-	if _, s := p.keeper(m); s != nil {
+	if p.subject(m) != nil {
 		next := send
 		send = func(resp *infer.Response) error {
 			resp.Cache = infer.CacheBypass
 			return next(resp)
 		}
 	}
-	if takesPlaces(m, req) {
+	if m.Places(req) {
 		return m.Do(ctx, req, send)
 	}
 	return p.staged(ctx, m, req, send)
@@ -41,16 +24,14 @@ func (p *Pipeline) executePlaced(ctx context.Context, m Model, req *infer.Reques
 
 // staged executes a request whose tensors a worker reads before and writes behind it.
 func (p *Pipeline) staged(ctx context.Context, m Model, req *infer.Request, send infer.SendFunc) error {
-	if p.regions == nil {
+	if p.deps.Regions == nil {
 		return infer.ErrNoRegions()
 	}
 	if err := p.bring(ctx, req); err != nil {
 		return err
 	}
-	if c, ok := m.(placer); ok {
-		if err := c.CheckBytes(req); err != nil {
-			return err
-		}
+	if err := m.CheckBytes(req); err != nil {
+		return err
 	}
 	places := make([]infer.RequestedOutput, 0, len(req.Outputs))
 	for i := range req.Outputs {
@@ -84,7 +65,7 @@ func (p *Pipeline) bring(ctx context.Context, req *infer.Request) error {
 		if t.Place.IsZero() {
 			continue
 		}
-		b, err := p.regions.ReadPlace(ctx, t.Place)
+		b, err := p.deps.Regions.ReadPlace(ctx, t.Place)
 		if err != nil {
 			drop()
 			return err
@@ -113,7 +94,7 @@ func (p *Pipeline) store(ctx context.Context, places []infer.RequestedOutput, o 
 		if n := int64(len(o.Data)); n > place.Size {
 			return errRoom(o.Name, place.Size, n)
 		} else if n > 0 {
-			if err := p.regions.WritePlace(ctx, place, o.Data); err != nil {
+			if err := p.deps.Regions.WritePlace(ctx, place, o.Data); err != nil {
 				return err
 			}
 		}
@@ -122,7 +103,7 @@ func (p *Pipeline) store(ctx context.Context, places []infer.RequestedOutput, o 
 	return nil
 }
 
-// errRoom is the original's word on an output that is larger than its place.
+// errRoom is Triton's word on an output that is larger than its place.
 func errRoom(output string, room, want int64) error {
 	return infer.CallerErrorf("shared memory size specified with the request for output '%s' (%d bytes) should be "+
 		"at least %d bytes to hold the results", output, room, want)

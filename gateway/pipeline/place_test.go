@@ -49,7 +49,10 @@ func (m *echoing) Do(_ context.Context, req *infer.Request, send infer.SendFunc)
 	return send(&infer.Response{Final: true, Outputs: []infer.Tensor{out}, Memory: infer.NewBuffer(nil, func(*infer.Buffer) { m.freed++ })})
 }
 
-type echoes struct{ *echoing }
+type echoes struct {
+	models
+	echoing *echoing
+}
 
 func (m echoes) Acquire(context.Context, string, string) (Model, error) { return m.echoing, nil }
 
@@ -112,8 +115,7 @@ func TestPlaces(t *testing.T) {
 					fails = c.m.model.fails
 				}
 				m.model = &model{fails: fails}
-				p := New(echoes{&m})
-				p.Regions(workers)
+				p := New(Config{}, Deps{Models: echoes{models{m.model}, &m}, Regions: workers})
 				req := placedRequest(t, r, c.room)
 				if c.cut {
 					if err := os.Truncate(file, 0); err != nil {

@@ -21,13 +21,12 @@ func (g no) Open(context.Context, *infer.Envelope) error { return g.err }
 func (g no) Model(*infer.Envelope, string) error         { return g.err }
 
 // spanned is a pipeline in mode opentelemetry that samples every inference.
-func spanned(m *model) (*Pipeline, *taken) {
+func spanned(m *model, guard Guard) (*Pipeline, *taken) {
 	x := tracing.DefaultExport()
 	k := &taken{}
-	p := New(models{m})
-	p.Trace(tracing.New(tracing.Settings{Level: infer.TraceTimestamps, Rate: 1, Count: -1, Export: &x},
-		tracing.Deps{Log: slog.New(slog.DiscardHandler), Spans: k}))
-	return p, k
+	t := tracing.New(tracing.Settings{Level: infer.TraceTimestamps, Rate: 1, Count: -1, Export: &x},
+		tracing.Deps{Log: slog.New(slog.DiscardHandler), Spans: k})
+	return New(Config{}, Deps{Models: models{m}, Guard: guard, Tracer: t}), k
 }
 
 // call is one call from opening to end, as a front end makes it.
@@ -58,10 +57,7 @@ func TestSpansOfACall(t *testing.T) {
 		"failed":       {model: "m", m: model{fails: bad}, fail: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, k := spanned(&row.m)
-			if row.guard != nil {
-				p.Guard(row.guard)
-			}
+			p, k := spanned(&row.m, row.guard)
 			env, err := call(t, p, row.model)
 			if (err != nil) != (row.refused || row.fail) {
 				t.Fatalf("got %v", err)

@@ -7,12 +7,6 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// starter is a Model whose requests may need no goroutine that waits for them.
-type starter interface {
-	// Start is schedule.Starter's.
-	Start(ctx context.Context, req *infer.Request, to infer.Sink) bool
-}
-
 // Start is Infer for a front end that has no goroutine to wait on: to has the responses
 // and the end, maybe before Start returns. Where somebody must wait all the same — a
 // model whose answers keep an order or come in any number, an ensemble, a response that
@@ -35,13 +29,13 @@ func (p *Pipeline) Start(ctx context.Context, req *infer.Request, to infer.Sink)
 		return nil
 	}
 	m := w.m
-	c, sub := p.keeper(m)
+	sub := p.subject(m)
 	if req.Placed() {
-		if sub != nil || !takesPlaces(m, req) {
+		if sub != nil || !m.Places(req) {
 			return func() { w.run(func() error { return p.executePlaced(ctx, m, req, w.send) }) }
 		}
 	} else if sub != nil {
-		rest, err := w.ask(ctx, c, sub)
+		rest, err := w.ask(ctx, sub)
 		switch {
 		case rest != nil:
 			return func() { w.run(rest) }
@@ -51,7 +45,7 @@ func (p *Pipeline) Start(ctx context.Context, req *infer.Request, to infer.Sink)
 		infer.Flush(w.Done(err))
 		return nil
 	}
-	if s, ok := m.(starter); ok && s.Start(ctx, req, w) {
+	if m.Start(ctx, req, w) {
 		return nil
 	}
 	return func() { w.run(func() error { return m.Do(ctx, req, w.send) }) }
@@ -86,7 +80,7 @@ func (w *walk) begin(ctx context.Context) (err error) {
 }
 
 // ask is the cache's Start. A panic of ours ends the one request.
-func (w *walk) ask(ctx context.Context, c cached, sub *cache.Subject) (rest func() error, err error) {
+func (w *walk) ask(ctx context.Context, sub *cache.Subject) (rest func() error, err error) {
 	w.early = true
 	defer func() {
 		w.early = false
@@ -94,7 +88,7 @@ func (w *walk) ask(ctx context.Context, c cached, sub *cache.Subject) (rest func
 			rest, err = nil, infer.Recovered(v)
 		}
 	}()
-	return w.p.cache.Start(ctx, sub, c, w.req, w.hit)
+	return w.p.deps.Cache.Start(ctx, sub, w.m, w.req, w.hit)
 }
 
 // run waits for the end of what could not be started.

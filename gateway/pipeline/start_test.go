@@ -59,7 +59,12 @@ func (m *quick) finish(err error) {
 	infer.Flush(m.to.Done(err))
 }
 
-type quicks struct{ *quick }
+type quicks struct {
+	models
+	quick *quick
+}
+
+func (m *quick) models() Models { return quicks{models{m.model}, m} }
 
 func (m quicks) Acquire(_ context.Context, name, _ string) (Model, error) {
 	if name != "m" {
@@ -90,7 +95,7 @@ func TestStart(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, to := &quick{model: &c.m}, c.sink
-			p := New(quicks{m})
+			p := over(m.models())
 			if wait := p.Start(t.Context(), &infer.Request{Model: c.model}, &to); wait != nil {
 				t.Fatal("somebody has to wait")
 			}
@@ -113,7 +118,7 @@ func TestStart(t *testing.T) {
 // A model that can't be started has its caller wait.
 func TestStartOfWhatWaits(t *testing.T) {
 	m, to := &model{}, sink{}
-	wait := New(models{m}).Start(t.Context(), &infer.Request{Model: "m"}, &to)
+	wait := over(models{m}).Start(t.Context(), &infer.Request{Model: "m"}, &to)
 	if wait == nil || to.ends != 0 {
 		t.Fatal("nobody waits")
 	}
@@ -126,8 +131,7 @@ func TestStartOfWhatWaits(t *testing.T) {
 // A hit of a local cache is answered at once; what is not in it is waited for.
 func TestStartLooksIntoTheCache(t *testing.T) {
 	m := &model{}
-	p := New(keepers{keeping{m, &cache.Subject{Model: "m", Version: "1", Load: 1}}})
-	p.Cache(cache.NewStep(local.New(local.Config{Size: 1 << 20})))
+	p := keep(m, local.New(local.Config{Size: 1 << 20}))
 	for i, miss := range []bool{true, false, false} {
 		to := sink{}
 		wait := p.Start(t.Context(), &infer.Request{Model: "m"}, &to)
@@ -146,8 +150,7 @@ func TestStartLooksIntoTheCache(t *testing.T) {
 // A hit that takes long to send is sent by who waits, and its end comes then.
 func TestStartOfALargeHit(t *testing.T) {
 	m := &model{}
-	p := New(keepers{keeping{m, &cache.Subject{Model: "m", Version: "1", Load: 1}}})
-	p.Cache(cache.NewStep(local.New(local.Config{Size: 1 << 20})))
+	p := keep(m, local.New(local.Config{Size: 1 << 20}))
 	for i := range 3 {
 		to := sink{large: true}
 		wait := p.Start(t.Context(), &infer.Request{Model: "m"}, &to)
@@ -174,8 +177,7 @@ func (broken) Lookup(context.Context, *cache.Query) *cache.Entry { panic("a bug"
 // A bug in the cache ends the one request, which lets go of its model.
 func TestStartOfABrokenCache(t *testing.T) {
 	m := &model{}
-	p := New(keepers{keeping{m, &cache.Subject{Model: "m", Version: "1", Load: 1}}})
-	p.Cache(cache.NewStep(broken{}))
+	p := keep(m, broken{})
 	to := sink{}
 	if wait := p.Start(t.Context(), &infer.Request{Model: "m"}, &to); wait != nil {
 		t.Error("somebody has to wait")
@@ -196,8 +198,7 @@ func (patient) Waits() bool                                   { return true }
 // Limits that wait are not waited for by who must not block.
 func TestStartBehindPatientLimits(t *testing.T) {
 	m, to := &quick{model: &model{}}, sink{}
-	p := New(quicks{m})
-	p.Admission(patient{})
+	p := New(Config{}, Deps{Models: m.models(), Admission: patient{}})
 	wait := p.Start(t.Context(), &infer.Request{Model: "m"}, &to)
 	if wait == nil || len(m.steps) != 0 {
 		t.Fatalf("nobody waits; steps %q", m.steps)
@@ -231,9 +232,7 @@ func (d doorman) Model(*infer.Envelope, string) error { return nil }
 // OpenEarly decides on rights at once, and leaves limits that wait to its caller.
 func TestOpenEarly(t *testing.T) {
 	var steps []string
-	p := New(nil)
-	p.Guard(doorman{&steps})
-	p.Admission(early{steps: &steps})
+	p := New(Config{}, Deps{Models: models{&model{}}, Guard: doorman{&steps}, Admission: early{steps: &steps}})
 	env := &infer.Envelope{Protocol: "grpc", Action: infer.ActionInference}
 	wait, err := p.OpenEarly(t.Context(), env)
 	if err != nil || wait == nil || !slices.Equal(steps, []string{"rights"}) {

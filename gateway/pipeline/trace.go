@@ -1,31 +1,19 @@
 package pipeline
 
-import (
-	"github.com/sluice-serve/sluice/infer"
-	"github.com/sluice-serve/sluice/tracing"
-)
-
-// Trace makes t decide which requests are traced. It is called before the first
-// request.
-func (p *Pipeline) Trace(t *tracing.Tracer) { p.tracer = t }
-
-// versioned is a Model that knows its number.
-type versioned interface{ VersionText() string }
+import "github.com/sluice-serve/sluice/infer"
 
 // traced begins the trace of a request that is sampled, or that came with one since it
 // is a step of another request.
 func (p *Pipeline) traced(m Model, req *infer.Request) {
 	if req.Trace == nil {
-		req.Trace = p.tracer.Begin(req)
+		req.Trace = p.deps.Tracer.Begin(req)
 	}
 	t := req.Trace
 	if t == nil {
 		return
 	}
 	t.Start = infer.Now()
-	if v, ok := m.(versioned); ok {
-		t.Version = v.VersionText()
-	}
+	t.Version = m.VersionText()
 }
 
 // responded takes down a response before its classes are made.

@@ -26,7 +26,7 @@ func TestTrace(t *testing.T) {
 	var got *infer.Trace
 	root := family(func(f *infer.TraceFamily) { got = f.Traces[0] }).Begin("m", "r")
 	req := &infer.Request{Model: "m", Trace: root, Inputs: []infer.Tensor{{Name: "x", Data: []byte{1}}}}
-	if err := New(models{&model{}}).Infer(t.Context(), req, release); err != nil {
+	if err := over(models{&model{}}).Infer(t.Context(), req, release); err != nil {
 		t.Fatal(err)
 	}
 	if got != root || got.Start == 0 || got.Times.RequestEnd < got.Start {
@@ -60,7 +60,7 @@ func TestTraceEnds(t *testing.T) {
 		for _, front := range []bool{false, true} {
 			ends := 0
 			req := &infer.Request{Model: c.model, TraceSend: front, Trace: family(func(*infer.TraceFamily) { ends++ }).Begin("m", "")}
-			_ = New(models{&c.m}).Infer(t.Context(), req, release) // the failure is not this test's
+			_ = over(models{&c.m}).Infer(t.Context(), req, release) // the failure is not this test's
 			if front {
 				if ends != 0 {
 					t.Errorf("%s: ended before its front end said so", name)
@@ -81,8 +81,7 @@ func on(t *testing.T) *tracing.Tracer {
 }
 
 func TestSampling(t *testing.T) {
-	p := New(models{&model{}})
-	p.Trace(on(t))
+	p := New(Config{}, Deps{Models: models{&model{}}, Tracer: on(t)})
 	for name, run := range map[string]func(*infer.Request){
 		"answered": func(req *infer.Request) { _ = p.Infer(t.Context(), req, release) },
 		"refused":  func(req *infer.Request) { p.Refused(t.Context(), req, infer.Errorf(infer.InvalidArg, "bad")) },
@@ -111,14 +110,17 @@ func (quiet) Validate(*infer.Request) error                            { return 
 func (quiet) Release()                                                 {}
 func (quiet) Done(*infer.Request, error)                               {}
 
-type quietModels struct{ quiet }
+type quietModels struct {
+	models
+	quiet quiet
+}
 
 func (m quietModels) Acquire(context.Context, string, string) (Model, error) { return m.quiet, nil }
 
 func TestTracingOffAllocatesNothing(t *testing.T) {
 	allocations := func(tracer *tracing.Tracer) float64 {
-		p := New(quietModels{quiet{&model{}}})
-		p.Trace(tracer)
+		m := &model{}
+		p := New(Config{}, Deps{Models: quietModels{models{m}, quiet{m}}, Tracer: tracer})
 		req := &infer.Request{Model: "m"}
 		return testing.AllocsPerRun(200, func() {
 			if err := p.Infer(t.Context(), req, release); err != nil {
@@ -139,7 +141,7 @@ func TestABugInAStepIsRecorded(t *testing.T) {
 	m := &model{panics: true}
 	root := family(func(*infer.TraceFamily) { ends++ }).Begin("top", "")
 	child := root.Child("m", "")
-	err := New(models{m}).Step(t.Context(), m, &infer.Request{Model: "m", Trace: child}, release)
+	err := over(models{m}).Step(t.Context(), m, &infer.Request{Model: "m", Trace: child}, release)
 	root.End()
 	var bug *infer.Bug
 	if !errors.As(err, &bug) || child.Err == nil || ends != 1 || !slices.Contains(m.steps, "failed") {

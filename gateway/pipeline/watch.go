@@ -24,9 +24,6 @@ const TimingHeader = "x-sluice-timing"
 // response.
 const TimingParam = "sluice_timings"
 
-// Timings says who gets the times. It is called before the first request.
-func (p *Pipeline) Timings(t Timings) { p.timings = t }
-
 // InFlight are the calls of a protocol ("http" or "grpc") that were opened and have not
 // ended.
 func (p *Pipeline) InFlight(protocol string) int64 { return p.flight.of(protocol).Load() }
@@ -45,7 +42,7 @@ func (f *flight) of(protocol string) *atomic.Int64 {
 func (p *Pipeline) begin(env *infer.Envelope) {
 	env.Opened = infer.Now()
 	p.flight.of(env.Protocol).Add(1)
-	switch p.timings {
+	switch p.cfg.Timings {
 	case TimingsOnRequest:
 		env.Timings = env.Header != nil && wanted(env.Header(TimingHeader))
 	case TimingsAlways:
@@ -73,16 +70,9 @@ func (p *Pipeline) wishes(req *infer.Request) error {
 		if v.Kind != infer.KindBool {
 			return infer.Errorf(infer.InvalidArg, "invalid value type for '%s' parameter, expected bool_param.", TimingParam)
 		}
-		req.Timings = v.Bool && p.timings != TimingsNever
+		req.Timings = v.Bool && p.cfg.Timings != TimingsNever
 		req.Params = slices.Delete(req.Params, i, i+1)
 		return nil
 	}
 	return nil
-}
-
-// served takes down which version a request has.
-func served(m Model, req *infer.Request) {
-	if v, ok := m.(versioned); ok {
-		req.Served = v.VersionText()
-	}
 }

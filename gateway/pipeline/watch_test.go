@@ -12,9 +12,9 @@ func headers(h map[string]string) func(string) string {
 
 // What was opened is in flight until it ends; what was never opened does not count.
 func TestInFlight(t *testing.T) {
-	p := New(models{&model{}})
 	var ends []string
-	p.Ended(func(env *infer.Envelope, _ *infer.End) { ends = append(ends, env.Method) })
+	p := New(Config{}, Deps{Models: models{&model{}},
+		Ended: func(env *infer.Envelope, _ *infer.End) { ends = append(ends, env.Method) }})
 	a, b, never := infer.Envelope{Protocol: "http", Method: "a"}, infer.Envelope{Protocol: "grpc", Method: "b"}, infer.Envelope{Protocol: "http", Method: "never"}
 	for _, env := range []*infer.Envelope{&a, &b} {
 		if _, err := p.Open(t.Context(), env); err != nil || env.Opened == 0 {
@@ -47,8 +47,7 @@ func TestWhoGetsTimings(t *testing.T) {
 		want  bool
 	}{{TimingsOnRequest, "1", true}, {TimingsOnRequest, "true", true}, {TimingsOnRequest, "0", false}, {TimingsOnRequest, "", false},
 		{TimingsNever, "1", false}, {TimingsAlways, "", true}} {
-		p := New(models{&model{}})
-		p.Timings(c.mode)
+		p := New(Config{Timings: c.mode}, Deps{Models: models{&model{}}})
 		env := infer.Envelope{Protocol: "http", Header: headers(map[string]string{TimingHeader: c.value})}
 		if _, err := p.Open(t.Context(), &env); err != nil || env.Timings != c.want {
 			t.Errorf("mode %d, header %q: %v, %v", c.mode, c.value, env.Timings, err)
@@ -74,8 +73,7 @@ func TestTimingParameter(t *testing.T) {
 		"never":                          {TimingsNever, infer.Params{yes}, 0, false, 0, false},
 		"no bool":                        {TimingsOnRequest, infer.Params{{Name: TimingParam, Value: own.Value}}, 1, false, infer.InvalidArg, true},
 	} {
-		p := New(models{&model{}})
-		p.Timings(c.mode)
+		p := New(Config{Timings: c.mode}, Deps{Models: models{&model{}}})
 		req := &infer.Request{Model: "m", Params: c.params}
 		var resp *infer.Response
 		err := p.Infer(t.Context(), req, func(r *infer.Response) error { resp = r; return nil })

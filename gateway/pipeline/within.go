@@ -12,8 +12,8 @@ import (
 func (p *Pipeline) OpenStream(ctx context.Context, env *infer.Envelope) (context.Context, error) {
 	p.begin(env)
 	retarget(env)
-	if p.guard != nil {
-		if err := p.guard.Open(ctx, env); err != nil {
+	if p.deps.Guard != nil {
+		if err := p.deps.Guard.Open(ctx, env); err != nil {
 			return nil, err
 		}
 	}
@@ -33,12 +33,12 @@ func (p *Pipeline) Within(ctx context.Context, outer, env *infer.Envelope) error
 	env.Remote, env.Unix, env.Peer, env.Certificate, env.Header = outer.Remote, outer.Unix, outer.Peer, outer.Certificate, outer.Header
 	env.Principal, env.Target, env.Placement = outer.Principal, outer.Target, outer.Placement
 	p.begin(env)
-	if p.tracer.On() {
-		p.tracer.Open(env)
+	if p.deps.Tracer.On() {
+		p.deps.Tracer.Open(env)
 	}
 	err := p.admitWithin(ctx, env)
 	if env.Trace != nil {
-		p.tracer.Admitted(env, err)
+		p.deps.Tracer.Admitted(env, err)
 	}
 	env.Header = nil
 	return err
@@ -48,8 +48,8 @@ func (p *Pipeline) admitWithin(ctx context.Context, env *infer.Envelope) error {
 	if p.stopping.Load() {
 		return errStopping()
 	}
-	if p.admission != nil {
-		return p.admission.Open(ctx, env)
+	if p.deps.Admission != nil {
+		return p.deps.Admission.Open(ctx, env)
 	}
 	return nil
 }

@@ -45,15 +45,14 @@ func (a ledgerAdmission) Request(context.Context, *infer.Request) error {
 	a.say("charge")
 	return nil
 }
+func (a ledgerAdmission) Waits() bool                             { return false }
 func (a ledgerAdmission) Close(env *infer.Envelope, _ *infer.End) { a.say("close %s", env.Method) }
 
 // Who calls is asked once for a stream; rights, limits and the end are each request's.
 func TestRequestsWithinAStream(t *testing.T) {
 	full := infer.Refusef(infer.ResourceExhausted, infer.ReasonConcurrency, "full")
 	l := &ledger{forbids: "secret"}
-	p := New(models{&model{}})
-	p.Guard(ledgerGuard{l})
-	p.Admission(ledgerAdmission{l})
+	p := New(Config{}, Deps{Models: models{&model{}}, Guard: ledgerGuard{l}, Admission: ledgerAdmission{l}})
 	stream := &infer.Envelope{Protocol: "grpc", Method: "ModelStreamInfer", Action: infer.ActionInference, Streaming: true,
 		Header: func(string) string { return "" }}
 	ctx, err := p.OpenStream(t.Context(), stream)
