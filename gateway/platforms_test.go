@@ -56,7 +56,7 @@ type asked struct {
 	env []infer.Envelope
 }
 
-func (a *asked) Open(ctx context.Context, env *infer.Envelope) (context.Context, error) {
+func (a *asked) Open(ctx context.Context, env *infer.Envelope) (wait func() error, err error) {
 	a.env = append(a.env, *env)
 	return a.Pipeline.Open(ctx, env)
 }

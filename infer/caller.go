@@ -25,6 +25,15 @@ func (e *Envelope) Caller() string {
 	return "nobody"
 }
 
+// Context is what a call that was opened goes on with: loads, which are shared fairly, begin
+// in the name of its caller.
+func (e *Envelope) Context(ctx context.Context) context.Context {
+	if e.Change && e.Action == ActionModelRepository {
+		return WithCaller(ctx, e.Caller())
+	}
+	return ctx
+}
+
 type callerKey struct{}
 
 // WithCaller gives what is begun with the context to a caller; "" is the server itself.

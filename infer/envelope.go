@@ -80,8 +80,11 @@ type Envelope struct {
 	Peer      Peer  // who is at the other end, on this host
 	BodySize  int64 // as announced; -1: unknown
 	Streaming bool  // the caller takes any number of responses
-	Opened    int64 // Now when Open was called; 0: it never was
-	Timings   bool  // the caller wants the times in the answer's Server-Timing
+	Carrier   bool  // it carries any number of requests, each a call of its own whose Outer it is
+	// Outer is the call that carries this one; nil: it came by itself.
+	Outer   *Envelope
+	Opened  int64 // Now when Open was called; 0: it never was
+	Timings bool  // the caller wants the times in the answer's Server-Timing
 	// Certificate is the leaf of the client's certificate, verified by the transport;
 	// nil: none.
 	Certificate *x509.Certificate

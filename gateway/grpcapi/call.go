@@ -31,6 +31,8 @@ const copyFrom = 32 << 10
 // a reference to the request's memory may still read the request.
 type Call struct {
 	callState
+	s   *Service
+	ctx context.Context // the call's
 
 	// memory for what most calls need, in one allocation
 	dims  [8]int64
@@ -49,6 +51,7 @@ type callState struct {
 	err        error // of decoding
 	answered   bool  // send was called
 	sendErr    error // what it returned
+	result     error // of a call that waits: what its caller hears
 	reply      mem.BufferSlice
 	message    *inference.ModelInferResponse // in place of reply, with StandardCodec
 	envelope   infer.Envelope
@@ -124,24 +127,26 @@ func (d *decoder) large(c *Call, data mem.BufferSlice, bodies Bodies) error {
 func (c *Call) release() { c.Request.Memory.Release() }
 
 // modelInfer is the handler of ModelInfer on the hand-written codec.
-func modelInfer(srv any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (reply any, err error) {
+func modelInfer(srv any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 	s, c := srv.(*Service), newCall()
-	defer func() {
-		if p := recover(); p != nil {
-			c.traceSent()
-			reply, err = nil, s.failed(ctx, "ModelInfer", &c.Request, infer.Recovered(p))
-			s.ended(c, err)
-		}
-	}()
-	if err := s.serve(ctx, c, func() error { return cmp.Or(dec(c), c.err) }); err != nil {
-		defer c.traceSent()
-		err = s.failed(ctx, "ModelInfer", &c.Request, err)
-		s.ended(c, err)
+	if err := s.wait(ctx, c, func() error { return cmp.Or(dec(c), c.err) }); err != nil {
+		c.traceSent()
 		return nil, err
 	}
-	s.count(codes.OK)
-	s.ended(c, nil)
-	return c, nil
+	return c, nil // the codec ends its trace
+}
+
+// wait is ModelInfer on a goroutine that waits: receive reads the message. The error is the
+// transport's.
+func (s *Service) wait(ctx context.Context, c *Call, receive func() error) error {
+	err := s.serve(ctx, c, receive)
+	if err != nil {
+		err = s.failed(ctx, "ModelInfer", &c.Request, err)
+	} else {
+		s.count(codes.OK)
+	}
+	s.ended(c, err)
+	return err
 }
 
 // ended tells the pipeline that a call has its answer; err is the transport's.
@@ -154,28 +159,33 @@ func (s *Service) ended(c *Call, err error) {
 	s.pipeline.Close(&c.envelope, &c.end)
 }
 
-// serve is the way of one inference: open, receive, infer, encode.
-func (s *Service) serve(ctx context.Context, c *Call, receive func() error) error {
+// serve is the way of one inference that is waited for: open, receive, infer, encode. A panic
+// of ours ends it.
+func (s *Service) serve(ctx context.Context, c *Call, receive func() error) (err error) {
+	defer recovered(&err)
 	c.envelope.Method = "ModelInfer"
 	c.Request.Envelope = &c.envelope
-	ctx, err := s.open(ctx, &c.envelope, infer.ActionInference, "", "")
-	if err != nil {
+	if ctx, err = s.open(ctx, &c.envelope, infer.ActionInference, "", ""); err != nil {
 		return err
 	}
 	ctx, cancel := ahead(ctx)
 	defer cancel()
-	return s.carry(ctx, c, receive)
-}
-
-// carry is the way of an inference that the pipeline has opened.
-func (s *Service) carry(ctx context.Context, c *Call, receive func() error) error {
 	defer c.release()
 	defer c.traceSending()
 	if err := s.arrive(ctx, c, receive); err != nil {
 		return err
 	}
 	s.chooseCompression(ctx)
-	return s.settle(ctx, c, s.pipeline.Infer(ctx, &c.Request, func(r *infer.Response) error { return s.take(ctx, c, r) }))
+	c.s, c.ctx = s, ctx
+	s.pipeline.Infer(ctx, &c.Request, c)
+	return c.result
+}
+
+// recovered makes an error of a panic of ours.
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = infer.Recovered(p)
+	}
 }
 
 // arrive receives the request.
@@ -201,19 +211,32 @@ func (s *Service) arrive(ctx context.Context, c *Call, receive func() error) err
 	return nil
 }
 
-// take is what an inference's response is given to.
-func (s *Service) take(ctx context.Context, c *Call, r *infer.Response) error {
-	cacheTrailer(ctx, c.stream, r)
-	c.sendErr = s.send(c, r)
+// maxInline is how many outputs are encoded at once by who has the results: small ones are
+// copied, each at most byReference.
+const maxInline = 16
+
+// Large is infer.Sink's.
+func (c *Call) Large(r *infer.Response) bool { return len(r.Outputs) > maxInline }
+
+// Send is infer.Sink's.
+func (c *Call) Send(r *infer.Response) error {
+	cacheTrailer(c.ctx, c.stream, r)
+	c.sendErr = c.s.send(c, r)
 	return c.sendErr
+}
+
+// Done is infer.Sink's, of a call that waits.
+func (c *Call) Done(err error) infer.Flusher {
+	c.result = c.settle(err)
+	return nil
 }
 
 // settle is what follows an inference that ended with err; its result is what the caller
 // hears.
-func (s *Service) settle(ctx context.Context, c *Call, err error) error {
-	s.loadTrailer(ctx, c.stream)
+func (c *Call) settle(err error) error {
+	c.s.loadTrailer(c.ctx, c.stream)
 	if c.envelope.Timings {
-		timingTrailer(ctx, c)
+		timingTrailer(c.ctx, c)
 	}
 	if c.Request.Trace != nil {
 		c.traceReceived()
@@ -264,68 +287,51 @@ func (s *Service) send(c *Call, r *infer.Response) (err error) {
 	return s.encode(c, r)
 }
 
-// open refuses calls while the service stops, else asks the pipeline.
+// open asks the pipeline, and waits for its answer. What comes back is the context that the
+// call goes on with; a refused one keeps its own, for the answer.
 func (s *Service) open(ctx context.Context, env *infer.Envelope, action infer.Action, model, version string) (context.Context, error) {
-	env.Model, env.Version = model, version
-	return s.openWith(ctx, env, action, s.pipeline.Open)
-}
-
-// openWith is open by one of the pipeline's ways.
-func (s *Service) openWith(ctx context.Context, env *infer.Envelope, action infer.Action, open opener) (context.Context, error) {
 	env.Protocol, env.Action, env.BodySize = "grpc", action, -1
-	open = s.unlessStopping(open)
+	env.Model, env.Version = model, version
 	if st, ok := h2.FromContext(ctx); ok {
 		env.Header, env.Fields = st.Header, st
 		env.Remote, env.Unix, env.Peer = st.Caller()
 		env.Certificate = st.Certificate()
-		return opened(ctx, env, open)
-	}
-	env.Header = func(key string) string {
-		if v := metadata.ValueFromIncomingContext(ctx, key); len(v) > 0 {
-			return v[0]
+	} else {
+		env.Header, env.Fields = incoming{ctx}.get, incoming{ctx}
+		if p, ok := peer.FromContext(ctx); ok {
+			env.Remote, env.Unix, env.Peer = listen.Remote(p.Addr)
+			env.Certificate = h2.Verified(p.AuthInfo)
 		}
-		return ""
 	}
-	env.Fields = incoming{ctx}
-	if p, ok := peer.FromContext(ctx); ok {
-		env.Remote, env.Unix, env.Peer = listen.Remote(p.Addr)
-		env.Certificate = h2.Verified(p.AuthInfo)
+	wait, err := s.opening(ctx, env)
+	if wait != nil {
+		err = wait()
 	}
-	return opened(ctx, env, open)
+	if err != nil {
+		return ctx, err
+	}
+	return env.Context(ctx), nil
 }
 
-// unlessStopping is open until the service stops. The envelope is filled in by then: the
-// access log and the counters of refusals tell of such calls too.
-func (s *Service) unlessStopping(open opener) opener {
-	if !s.stopping.Load() {
-		return open
+// opening is the pipeline's Open until the service stops. The envelope is filled in by then:
+// the access log and the counters of refusals tell of such calls too.
+func (s *Service) opening(ctx context.Context, env *infer.Envelope) (wait func() error, err error) {
+	if s.stopping.Load() && env.Action != infer.ActionHealth {
+		return nil, infer.Refusef(infer.Unavailable, infer.ReasonStopping, stoppingText)
 	}
-	return func(ctx context.Context, env *infer.Envelope) (context.Context, error) {
-		if env.Action == infer.ActionHealth {
-			return open(ctx, env)
-		}
-		return nil, errStopping()
-	}
+	return s.pipeline.Open(ctx, env)
 }
-
-func errStopping() error {
-	return infer.Refusef(infer.Unavailable, infer.ReasonStopping, stoppingText)
-}
-
-// opener is the pipeline's Open or OpenStream.
-type opener func(ctx context.Context, env *infer.Envelope) (context.Context, error)
 
 // incoming is the metadata of a call of grpc-go's.
 type incoming struct{ ctx context.Context }
 
+// get is the first value of a key, "" where there is none.
+func (i incoming) get(key string) string {
+	if v := metadata.ValueFromIncomingContext(i.ctx, key); len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
 // Count is how many values have a key.
 func (i incoming) Count(key string) int { return len(metadata.ValueFromIncomingContext(i.ctx, key)) }
-
-// opened asks the pipeline; who is refused keeps the call's own context, for the answer.
-func opened(ctx context.Context, env *infer.Envelope, open opener) (context.Context, error) {
-	rest, err := open(ctx, env)
-	if err != nil {
-		return ctx, err
-	}
-	return rest, nil
-}

@@ -403,7 +403,8 @@ func TestQuickMessages(t *testing.T) {
 	raw, numbers := fp32Request(200_000), fp32Request(200_000)
 	typed("FP32", &inference.InferTensorContents{Fp32Contents: make([]float32, 200_000)})(numbers)
 	first := protowire.AppendBytes(protowire.AppendTag(nil, 7, protowire.BytesType), make([]byte, 4*tensorAlign))
-	h := &hotCall{s: testService(t, &fakeBodies{})}
+	h := &hotCall{}
+	h.s = testService(t, &fakeBodies{})
 	for _, tc := range []struct {
 		name    string
 		message []byte

@@ -49,28 +49,24 @@ type fakePipeline struct {
 	header    string           // of x-test in the last envelope
 }
 
-func (p *fakePipeline) Open(ctx context.Context, env *infer.Envelope) (context.Context, error) {
+// Open decides by its hook, at once or for who waits. What a call carries has no hook.
+func (p *fakePipeline) Open(ctx context.Context, env *infer.Envelope) (wait func() error, err error) {
 	p.opened.Add(1)
+	if env.Outer != nil {
+		env.Principal = env.Outer.Principal
+		return nil, nil
+	}
+	if p.patient {
+		return func() error { return p.open(ctx, env) }, nil
+	}
 	p.mu.Lock()
 	p.envelopes = append(p.envelopes, *env)
 	p.header = env.Header("x-test")
 	p.mu.Unlock()
 	if p.open != nil {
-		if err := p.open(ctx, env); err != nil {
-			return nil, err
-		}
+		return nil, p.open(ctx, env)
 	}
-	return ctx, nil
-}
-
-// OpenEarly is Open, now or later.
-func (p *fakePipeline) OpenEarly(ctx context.Context, env *infer.Envelope) (wait func() error, err error) {
-	if p.patient {
-		p.opened.Add(1)
-		return func() error { return p.open(ctx, env) }, nil
-	}
-	_, err = p.Open(ctx, env)
-	return nil, err
+	return nil, nil
 }
 
 func (p *fakePipeline) Close(env *infer.Envelope, _ *infer.End) {
@@ -80,24 +76,13 @@ func (p *fakePipeline) Close(env *infer.Envelope, _ *infer.End) {
 	p.closed.Add(1)
 }
 
-func (p *fakePipeline) OpenStream(ctx context.Context, env *infer.Envelope) (context.Context, error) {
-	return p.Open(ctx, env)
-}
-
-// Within counts as Open does, without its hook.
-func (p *fakePipeline) Within(_ context.Context, outer, env *infer.Envelope) error {
-	p.opened.Add(1)
-	env.Principal = outer.Principal
-	return nil
-}
-
 func (p *fakePipeline) lastEnvelope() infer.Envelope {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.envelopes[len(p.envelopes)-1]
 }
 
-func (p *fakePipeline) Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
+func (p *fakePipeline) answer(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
 	if p.infer != nil {
 		return p.infer(ctx, req, send)
 	}

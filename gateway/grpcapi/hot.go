@@ -26,7 +26,8 @@ type hotInfer struct{ s *Service }
 func (m hotInfer) Begin(ctx context.Context, old h2.Call) (h2.Call, error) {
 	h, ok := old.(*hotCall)
 	if !ok {
-		h = &hotCall{s: m.s}
+		h = &hotCall{}
+		h.s = m.s
 		h.header = func(key string) string { return h.stream.Header(key) }
 	}
 	h.shapes = h.dims[:0]
@@ -52,38 +53,24 @@ func (r *refusedCall) Tell() error {
 	return err
 }
 
-// admit is open, of which a panic ends the one call.
+// admit fills in what is known of the call, and is the pipeline's Open, as far as it does not
+// wait. A panic of ours ends the one call.
 func (h *hotCall) admit() (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = infer.Recovered(p)
-		}
-	}()
-	return h.open()
-}
-
-// open fills in what is known of the call, and is the pipeline's Open, as far as it does not
-// wait.
-func (h *hotCall) open() (err error) {
+	defer recovered(&err)
 	env := &h.envelope
 	h.Request.Envelope = env // the log of a refusal names its caller too
 	env.Protocol, env.Method, env.Action, env.BodySize = "grpc", "ModelInfer", infer.ActionInference, -1
 	env.Header, env.Fields = h.header, h.stream
 	env.Remote, env.Unix, env.Peer = h.stream.Caller()
 	env.Certificate = h.stream.Certificate()
-	if h.s.stopping.Load() {
-		return errStopping()
-	}
-	h.rest, err = h.s.pipeline.OpenEarly(h.ctx, env)
+	h.rest, err = h.s.opening(h.ctx, env)
 	return err
 }
 
 // hotCall is one call of it, and the sink of its request.
 type hotCall struct {
-	Call
-	s      *Service
+	Call                           // whose context is the stream
 	header func(key string) string // the stream's, for the envelope; made once
-	ctx    context.Context         // the stream
 	told   bool                    // the pipeline knows of the end
 	rest   func() error            // what is left of the pipeline's Open; nil: nothing
 
@@ -189,46 +176,26 @@ func (h *hotCall) opened(message []byte) {
 }
 
 func (h *hotCall) admitted() (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = infer.Recovered(p)
-		}
-	}()
+	defer recovered(&err)
 	return h.rest()
 }
 
 // infer is the inference on a goroutine that waits.
-func (h *hotCall) infer() {
-	infer.Flush(h.Done(h.s.pipeline.Infer(h.ctx, &h.Request, h.Send)))
-}
+func (h *hotCall) infer() { h.s.pipeline.Infer(h.ctx, &h.Request, h) }
 
 func (h *hotCall) ready(message []byte) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = infer.Recovered(p)
-		}
-	}()
+	defer recovered(&err)
 	return h.s.arrive(h.ctx, &h.Call, func() error { return h.s.decodeOwned(&h.Call, message) })
 }
 
-// maxInline is how many outputs are encoded at once by who has the results: small ones are
-// copied, each at most byReference.
-const maxInline = 16
-
-// Large is infer.Sink's.
-func (h *hotCall) Large(r *infer.Response) bool { return len(r.Outputs) > maxInline }
-
-// Send is infer.Sink's.
-func (h *hotCall) Send(r *infer.Response) error { return h.s.take(h.ctx, &h.Call, r) }
-
-// Done is infer.Sink's.
+// Done is infer.Sink's: the call is answered by whoever brings its end.
 func (h *hotCall) Done(err error) (f infer.Flusher) {
 	defer func() {
 		if p := recover(); p != nil {
 			h.failAside(infer.Recovered(p))
 		}
 	}()
-	return h.end(h.s.settle(h.ctx, &h.Call, err))
+	return h.end(h.settle(err))
 }
 
 // end answers. What is to be said of an error is told and logged on a goroutine of its

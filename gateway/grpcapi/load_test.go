@@ -22,23 +22,18 @@ import (
 // identity answers with views on the request's own memory, as a model without work.
 type identity struct{}
 
-func (identity) Open(ctx context.Context, _ *infer.Envelope) (context.Context, error) {
-	return ctx, nil
+func (identity) Open(context.Context, *infer.Envelope) (wait func() error, err error) {
+	return nil, nil
 }
-
-func (identity) OpenStream(ctx context.Context, _ *infer.Envelope) (context.Context, error) {
-	return ctx, nil
-}
-
-func (identity) Within(context.Context, *infer.Envelope, *infer.Envelope) error { return nil }
 
 func (identity) Close(*infer.Envelope, *infer.End) {}
 
-func (identity) Infer(_ context.Context, req *infer.Request, send infer.SendFunc) error {
+func (identity) Infer(_ context.Context, req *infer.Request, to infer.Sink) {
 	req.Memory.Retain()
 	outputs := [1]infer.Tensor{req.Inputs[0]}
 	outputs[0].Name = "OUT"
-	return send(&infer.Response{ID: req.ID, Model: req.Model, Version: "1", Final: true, Outputs: outputs[:], Memory: req.Memory})
+	infer.Flush(to.Done(to.Send(&infer.Response{ID: req.ID, Model: req.Model, Version: "1", Final: true, Outputs: outputs[:],
+		Memory: req.Memory})))
 }
 
 // clientEnv names, in the process that makes the load, the server's address, the
@@ -105,18 +100,13 @@ func (*counted) Visible(*infer.Envelope, string) bool { return true }
 
 func (*counted) Refused(context.Context, *infer.Request, error) {}
 
-func (c *counted) Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
+func (c *counted) Infer(ctx context.Context, req *infer.Request, to infer.Sink) {
 	c.n.Add(1)
-	return c.identity.Infer(ctx, req, send)
-}
-
-func (c *counted) OpenEarly(ctx context.Context, env *infer.Envelope) (wait func() error, err error) {
-	_, err = c.Open(ctx, env)
-	return nil, err
+	c.identity.Infer(ctx, req, to)
 }
 
 func (c *counted) Start(ctx context.Context, req *infer.Request, to infer.Sink) (wait func()) {
-	infer.Flush(to.Done(c.Infer(ctx, req, to.Send)))
+	c.Infer(ctx, req, to)
 	return nil
 }
 

@@ -138,13 +138,8 @@ func TestReportInterval(t *testing.T) {
 // closedPipeline lets nobody in.
 type closedPipeline struct{ fakePipeline }
 
-func (*closedPipeline) Open(_ context.Context, env *infer.Envelope) (context.Context, error) {
+func (*closedPipeline) Open(_ context.Context, env *infer.Envelope) (wait func() error, err error) {
 	return nil, infer.Errorf(infer.PermissionDenied, "%s is not for you", env.Action)
-}
-
-func (c *closedPipeline) OpenEarly(ctx context.Context, env *infer.Envelope) (wait func() error, err error) {
-	_, err = c.Open(ctx, env)
-	return nil, err
 }
 
 // The report is for who may read statistics.

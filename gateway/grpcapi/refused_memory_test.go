@@ -26,7 +26,8 @@ func (b *scarceBodies) Body(n int64) (*infer.Buffer, error) {
 // its beginning take no memory, which nobody would give back.
 func TestRefusedMessageHoldsNoMemory(t *testing.T) {
 	bodies := &scarceBodies{}
-	h := &hotCall{s: testService(t, bodies)}
+	h := &hotCall{}
+	h.s = testService(t, bodies)
 	h.shapes = h.dims[:0]
 	first, err := proto.Marshal(&inference.ModelInferRequest{ModelName: "m", Inputs: []*inference.ModelInferRequest_InferInputTensor{
 		{Name: "IN", Datatype: "INT64", Shape: []int64{1, 4}, Contents: &inference.InferTensorContents{Int64Contents: []int64{1, 2, 3, 4}}}}})

@@ -27,27 +27,21 @@ import (
 
 // Pipeline is where requests go; gateway/pipeline fits it.
 type Pipeline interface {
-	// Open decides by the envelope alone, before the body is read. On success the
-	// returned context is the rest of the call's.
-	Open(ctx context.Context, env *infer.Envelope) (context.Context, error)
-	// OpenEarly is Open for a caller that does not wait. wait, where it is not nil, is what
-	// is left of it: it must be called on a goroutine that may block, before the request
-	// goes on.
-	OpenEarly(ctx context.Context, env *infer.Envelope) (wait func() error, err error)
+	// Open decides by the envelope alone, before the body is read. wait, where it is not
+	// nil, is what is left of it: it must be called on a goroutine that may block, before
+	// the request goes on.
+	Open(ctx context.Context, env *infer.Envelope) (wait func() error, err error)
 	// Close is called once for each call, also one that Open refused, when its answer is
 	// made; end is read until it returns.
 	Close(env *infer.Envelope, end *infer.End)
-	// Infer answers a request by calling send on this goroutine; req is the caller's.
-	Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error
-	// Start is Infer for a caller that does not wait: to has the answers. wait, where it is
-	// not nil, must be called on a goroutine that may block.
+	// Start answers a request: to has what comes of it. wait, where it is not nil, must be
+	// called on a goroutine that may block.
 	Start(ctx context.Context, req *infer.Request, to infer.Sink) (wait func())
-	// OpenStream is Open for a call that carries requests which are calls of their own.
-	OpenStream(ctx context.Context, env *infer.Envelope) (context.Context, error)
-	// Within is Open for one of them; outer is the stream's. Close is called for it too.
-	Within(ctx context.Context, outer, env *infer.Envelope) error
-	// Refused counts a request that was opened and never reached Infer; of req, model
-	// and version are read.
+	// Infer is Start for a caller that waits: to is called on this goroutine, and its Done
+	// before Infer returns.
+	Infer(ctx context.Context, req *infer.Request, to infer.Sink)
+	// Refused counts a request that was opened and never started; of req, model and
+	// version are read.
 	Refused(ctx context.Context, req *infer.Request, err error)
 	// Visible says that a list which the call asked for may show a model.
 	Visible(env *infer.Envelope, model string) bool

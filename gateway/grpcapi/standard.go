@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -15,20 +14,15 @@ import (
 // ModelInfer is the way of a request through generated code: what ServiceConfig's
 // StandardCodec chooses, and what tests hold the hand-written codec against. The
 // transport has read the message before the pipeline is asked.
-func (s *Service) ModelInfer(ctx context.Context, m *inference.ModelInferRequest) (resp *inference.ModelInferResponse, err error) {
+func (s *Service) ModelInfer(ctx context.Context, m *inference.ModelInferRequest) (
+	*inference.ModelInferResponse, error,
+) {
 	c := newCall()
 	defer c.traceSent()
-	defer func() {
-		if p := recover(); p != nil {
-			resp, err = nil, s.failed(ctx, "ModelInfer", &c.Request, infer.Recovered(p))
-		}
-		s.ended(c, err)
-	}()
 	c.size = int64(proto.Size(m))
-	if err := s.serve(ctx, c, func() error { return fromMessage(c, m, s.bodies) }); err != nil {
-		return nil, s.failed(ctx, "ModelInfer", &c.Request, err)
+	if err := s.wait(ctx, c, func() error { return fromMessage(c, m, s.bodies) }); err != nil {
+		return nil, err
 	}
-	s.count(codes.OK)
 	return c.message, nil
 }
 

@@ -68,8 +68,8 @@ type sequenceKey struct {
 // Source: reference A3, ModelStreamInfer.
 func (s *Service) ModelStreamInfer(server inference.GRPCInferenceService_ModelStreamInferServer) error {
 	st := &inferStream{s: s, server: server, news: make(chan struct{}, 1), room: make(chan struct{}, 1)}
-	st.env.Method, st.env.Streaming = "ModelStreamInfer", true
-	ctx, err := s.openWith(server.Context(), &st.env, infer.ActionInference, s.pipeline.OpenStream)
+	st.env.Method, st.env.Streaming, st.env.Carrier = "ModelStreamInfer", true, true
+	ctx, err := s.open(server.Context(), &st.env, infer.ActionInference, "", "")
 	st.ctx = ctx
 	if err == nil {
 		s.chooseCompression(server.Context())

@@ -68,7 +68,7 @@ func (r *streamRequest) decodeStandard(m *inference.ModelInferRequest) {
 
 // begin puts the request into service.
 func (r *streamRequest) begin() {
-	st, s := r.st, r.st.s
+	st := r.st
 	r.Request.Streaming, r.Request.Envelope = true, &r.envelope
 	r.envelope.BodySize = r.size
 	st.mu.Lock()
@@ -78,40 +78,38 @@ func (r *streamRequest) begin() {
 		defer r.life.End(context.Canceled) // close may have missed it
 	}
 	st.mu.Unlock()
-	err := r.guarded(func() error {
-		if err := st.within(&r.envelope); err != nil {
-			return err
-		}
-		r.envelope.Header, r.envelope.Fields = st.env.Header, st.env.Fields
-		defer func() { r.envelope.Header, r.envelope.Fields = nil, nil }()
-		return s.arrive(st.ctx, &r.Call, func() error { return r.err })
-	})
-	if err != nil {
+	if err := r.arrive(); err != nil {
 		r.finish(err)
 		return
 	}
-	if r.follows() {
-		return
+	if !r.follows() {
+		r.start()
 	}
-	r.start()
+}
+
+// arrive opens the request as a call, and completes it. A panic of ours ends the one request.
+func (r *streamRequest) arrive() (err error) {
+	defer recovered(&err)
+	st := r.st
+	if err := st.within(&r.envelope); err != nil {
+		return err
+	}
+	r.envelope.Header, r.envelope.Fields = st.env.Header, st.env.Fields
+	defer func() { r.envelope.Header, r.envelope.Fields = nil, nil }()
+	return st.s.arrive(st.ctx, &r.Call, func() error { return r.err })
 }
 
 // within opens the request as a call.
 func (st *inferStream) within(env *infer.Envelope) error {
-	err := st.s.pipeline.Within(st.ctx, &st.env, env)
+	env.Outer = &st.env
+	wait, err := st.s.pipeline.Open(st.ctx, env)
+	if wait != nil {
+		err = wait()
+	}
 	if err == nil && st.s.stopping.Load() {
 		return infer.Refusef(infer.Unavailable, infer.ReasonStopping, stoppingText)
 	}
 	return err
-}
-
-func (r *streamRequest) guarded(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = infer.Recovered(p)
-		}
-	}()
-	return f()
 }
 
 // follows says that the request waits for another of its sequence, which then starts it.
@@ -137,11 +135,7 @@ func (r *streamRequest) follows() bool {
 
 // start hands the request to the pipeline.
 func (r *streamRequest) start() {
-	var wait func()
-	err := r.guarded(func() error {
-		wait = r.st.s.pipeline.Start(&r.life, &r.Request, r)
-		return nil
-	})
+	wait, err := r.started()
 	if err != nil {
 		r.finish(err)
 		return
@@ -152,6 +146,11 @@ func (r *streamRequest) start() {
 	if wait != nil {
 		go wait()
 	}
+}
+
+func (r *streamRequest) started() (wait func(), err error) {
+	defer recovered(&err)
+	return r.st.s.pipeline.Start(&r.life, &r.Request, r), nil
 }
 
 // leaveLine lets the request's answers leave whatever others there are.

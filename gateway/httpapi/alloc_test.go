@@ -13,7 +13,7 @@ import (
 type direct struct{ echo }
 
 func (d *direct) Start(ctx context.Context, req *infer.Request, to infer.Sink) (wait func()) {
-	infer.Flush(to.Done(d.Infer(ctx, req, to.Send)))
+	d.Infer(ctx, req, to)
 	return nil
 }
 

@@ -19,20 +19,23 @@ import (
 
 // Pipeline is where requests go.
 type Pipeline interface {
-	// Open decides by the envelope alone, before the body is read. On success the
-	// returned context is the rest of the call's.
-	Open(ctx context.Context, env *infer.Envelope) (context.Context, error)
+	// Open decides by the envelope alone, before the body is read. wait, where it is not
+	// nil, is what is left of it: it must be called on a goroutine that may block, before
+	// the request goes on.
+	Open(ctx context.Context, env *infer.Envelope) (wait func() error, err error)
+	// Patient says that Open may give what has to be waited for.
+	Patient() bool
 	// Close is called once for each call, also one that Open refused, when its answer is
 	// made; end is read until it returns.
 	Close(env *infer.Envelope, end *infer.End)
-	// Infer executes a request and calls send, on the calling goroutine, for each
-	// response.
-	Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error
-	// Start is Infer for a caller that does not wait: to has the answers. wait, where it is
-	// not nil, must be called on a goroutine that may block.
+	// Start executes a request: to has what comes of it. wait, where it is not nil, must be
+	// called on a goroutine that may block.
 	Start(ctx context.Context, req *infer.Request, to infer.Sink) (wait func())
-	// Refused counts a request that was opened and never reached Infer; of req, model
-	// and version are read.
+	// Infer is Start for a caller that waits: to is called on this goroutine, and its Done
+	// before Infer returns.
+	Infer(ctx context.Context, req *infer.Request, to infer.Sink)
+	// Refused counts a request that was opened and never started; of req, model and
+	// version are read.
 	Refused(ctx context.Context, req *infer.Request, err error)
 	// Visible says that a list which the call asked for may show a model.
 	Visible(env *infer.Envelope, model string) bool
@@ -220,9 +223,39 @@ type Call struct {
 
 // Serve answers one call into reply, which the caller writes out and then Releases.
 // ctx ends when the client has gone.
-func (a *API) Serve(ctx context.Context, call *Call, reply *Reply) {
-	a.serve(ctx, call, reply)
+func (a *API) Serve(ctx context.Context, call *Call, reply *Reply) { a.Start(ctx, call, reply, nil) }
+
+// Answerer hears of a reply that was started.
+type Answerer interface {
+	// Answered says that the reply is ready. It is called once, on any goroutine, which then
+	// flushes what it returns, if that is not nil.
+	Answered() infer.Flusher
+}
+
+// Start is Serve without waiting, where that can be. With later the reply is ready when
+// to's Answered is called, which may be before Start returns; the call must stay as it is
+// until then. Else it is ready now. Without to it always is.
+func (a *API) Start(ctx context.Context, call *Call, reply *Reply, to Answerer) (later bool) {
+	x := a.serve(ctx, call, reply)
+	if x != nil && x.encoding == "" { // compressing would hold up others
+		x.to = to
+	}
+	switch {
+	case x == nil: // it is answered
+	case x.refused != nil && call.Inline:
+		go func() { infer.Flush(x.finish(x.refused)) }() // it is logged
+		return true
+	case x.refused != nil:
+		x.to = nil
+		x.finish(x.refused)
+	case x.to == nil:
+		a.pipeline.Infer(ctx, &x.m.req, x)
+	default:
+		x.start()
+		return true // x may be another call's by now
+	}
 	a.replied(reply)
+	return false
 }
 
 // replied takes down that a reply is ready.
@@ -233,7 +266,9 @@ func (a *API) replied(reply *Reply) {
 	a.answered(reply.Status)
 }
 
-func (a *API) serve(ctx context.Context, call *Call, reply *Reply) {
+// serve answers a call, but for the one answer of an inference: that one's exchange is
+// ready to go on, or refused.
+func (a *API) serve(ctx context.Context, call *Call, reply *Reply) *exchange {
 	defer func() {
 		if p := recover(); p != nil {
 			a.fail(ctx, call, nil, reply, infer.Recovered(p))
@@ -250,11 +285,11 @@ func (a *API) serve(ctx context.Context, call *Call, reply *Reply) {
 		reply.Set("Allow", rt.methods())
 		a.stray(call, reply)
 	case rt.kind == routeInfer:
-		if frame := call.frame(); frame != unframed {
-			a.serveStreamed(ctx, call, rt, reply, frame)
-			return
+		frame := call.frame()
+		if frame == unframed {
+			return a.inference(ctx, call, rt, reply)
 		}
-		a.serveInfer(ctx, call, rt, reply)
+		a.serveStreamed(ctx, call, rt, reply, frame)
 	case rt.kind == routeGenerate:
 		a.serveStreamed(ctx, call, rt, reply, unframed)
 	case rt.kind == routeGenerateStream:
@@ -262,6 +297,7 @@ func (a *API) serve(ctx context.Context, call *Call, reply *Reply) {
 	default:
 		a.serveControl(ctx, call, rt, reply)
 	}
+	return nil
 }
 
 // fail makes the reply an error, and tells of it. req is nil for all but inference.

@@ -32,13 +32,11 @@ type echo struct {
 	resp sync.Pool
 }
 
-func (e *echo) Open(ctx context.Context, _ *infer.Envelope) (context.Context, error) {
-	return ctx, nil
-}
+func (e *echo) Open(context.Context, *infer.Envelope) (wait func() error, err error) { return nil, nil }
 
 func (*echo) Close(*infer.Envelope, *infer.End) {}
 
-func (e *echo) Infer(_ context.Context, req *infer.Request, send infer.SendFunc) error {
+func (e *echo) Infer(_ context.Context, req *infer.Request, to infer.Sink) {
 	r, ok := e.resp.Get().(*infer.Response)
 	if !ok {
 		r = &infer.Response{}
@@ -46,9 +44,9 @@ func (e *echo) Infer(_ context.Context, req *infer.Request, send infer.SendFunc)
 	req.Memory.Retain()
 	*r = infer.Response{ID: req.ID, Model: req.Model, Version: "1", Final: true, Memory: req.Memory, Outputs: append(r.Outputs[:0], req.Inputs...)}
 	r.Outputs[0].Name = "OUTPUT0"
-	err := send(r)
+	err := to.Send(r)
 	e.resp.Put(r)
-	return err
+	infer.Flush(to.Done(err))
 }
 
 // BenchmarkCall decodes and encodes one call; no transport.

@@ -24,9 +24,9 @@ func (a *API) serveControl(ctx context.Context, call *Call, rt route, reply *Rep
 		end.Status, end.Received, end.Sent = reply.Status, call.read, reply.Length
 		a.pipeline.Close(env, &end)
 	}()
-	inner, err := a.pipeline.Open(ctx, env)
+	err := a.open(ctx, env)
 	if err == nil {
-		err = a.answer(inner, call, rt, reply)
+		err = a.answer(env.Context(ctx), call, rt, reply)
 	}
 	if err == nil {
 		err = reply.hold(a.responses)

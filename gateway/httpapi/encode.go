@@ -10,8 +10,8 @@ import (
 // decoupledText is the original's word on a model that answers more or less than once.
 const decoupledText = "HTTP end point doesn't support models with decoupled transaction policy"
 
-// send encodes the one response of an inference; it fits infer.SendFunc.
-func (x *exchange) send(resp *infer.Response) error {
+// Send is infer.Sink's: it encodes the one response of an inference.
+func (x *exchange) Send(resp *infer.Response) error {
 	x.sent++
 	if x.sent > 1 || !resp.Final {
 		resp.Memory.Release()

@@ -65,15 +65,15 @@ func (h *heldBodies) Body(n int64) (*infer.Buffer, error) {
 	}), nil
 }
 
-func (f *fake) Open(ctx context.Context, env *infer.Envelope) (context.Context, error) {
+func (f *fake) Open(ctx context.Context, env *infer.Envelope) (wait func() error, err error) {
 	f.opened.Add(1)
 	if f.open != nil {
-		if err := f.open(ctx, env); err != nil {
-			return nil, err
-		}
+		return nil, f.open(ctx, env)
 	}
-	return ctx, nil
+	return nil, nil
 }
+
+func (f *fake) Patient() bool { return false }
 
 func (f *fake) Close(_ *infer.Envelope, end *infer.End) {
 	f.closed.Add(1)
@@ -82,7 +82,7 @@ func (f *fake) Close(_ *infer.Envelope, end *infer.End) {
 	}
 }
 
-func (f *fake) Infer(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
+func (f *fake) answer(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
 	switch {
 	case f.infer != nil:
 		return f.infer(ctx, req, send)

@@ -49,8 +49,11 @@ func (a *API) serveStreamed(ctx context.Context, call *Call, rt route, reply *Re
 	g.flow = flow{to: call.Stream, budget: a.responses, frame: frame, broken: cancel,
 		fields: []Field{{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}}
 	x.wrong = g.options()
-	err := g.carryStream(rt)
-	g.finish(err)
+	if err := g.open(rt); err != nil {
+		g.finish(err)
+	} else {
+		a.pipeline.Infer(x.ctx, &x.m.req, g)
+	}
 	x.free()
 }
 
@@ -73,18 +76,14 @@ func (g *generation) options() error {
 	return nil
 }
 
-// carryStream is the way of the inference. A panic of ours ends it.
-func (g *generation) carryStream(rt route) (err error) {
-	defer recovered(&err)
-	ctx, err := g.open(rt)
-	if err != nil {
-		return err
-	}
-	return g.api.pipeline.Infer(ctx, &g.m.req, g.take)
+// Done is infer.Sink's.
+func (g *generation) Done(err error) infer.Flusher {
+	g.finish(err)
+	return nil
 }
 
-// take is what each answer is given to.
-func (g *generation) take(resp *infer.Response) error {
+// Send is infer.Sink's.
+func (g *generation) Send(resp *infer.Response) error {
 	if g.m.req.Decoupled && resp.Final && len(resp.Outputs) == 0 && len(resp.Params) == 0 {
 		resp.Memory.Release() // it only says that it is the last
 		return nil

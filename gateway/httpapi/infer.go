@@ -32,6 +32,7 @@ type exchange struct {
 	raw     bool     // a raw binary request: all outputs binary
 	sent    int      // responses so far
 	fault   error    // what is wrong with the response
+	refused error    // why the request goes no further
 
 	encoding string // of the answer; "": none
 
@@ -39,10 +40,8 @@ type exchange struct {
 	flat      bool  // a generate call's document
 	wrong     error // with the headers of a streamed call
 
-	// Method values made once, since each would be an allocation.
-	header  Header
-	get     func(key string) string
-	respond infer.SendFunc
+	header Header
+	get    func(key string) string // made once, since it would be an allocation
 }
 
 func (a *API) exchange(reply *Reply) *exchange {
@@ -50,7 +49,6 @@ func (a *API) exchange(reply *Reply) *exchange {
 	if !ok {
 		x = &exchange{api: a}
 		x.get = func(key string) string { return x.header.Get(key) }
-		x.respond = x.send
 	}
 	if x.m, ok = a.messages.Get().(*message); !ok {
 		x.m = &message{}
@@ -64,7 +62,7 @@ func (x *exchange) free() {
 	x.decoder.reset()
 	x.said, x.kept = nil, nil
 	x.m, x.reply, x.header, x.raw, x.sent, x.fault = nil, nil, nil, false, 0, nil
-	x.ctx, x.call, x.to, x.started, x.encoding = nil, nil, nil, false, ""
+	x.ctx, x.call, x.to, x.started, x.encoding, x.refused = nil, nil, nil, false, "", nil
 	x.streaming, x.flat, x.wrong = false, false, nil
 	x.body, x.inf.in, x.inf.r = bodyReader{}, counter{}, nil
 	if cap(x.json) > keepBuffer {
@@ -85,82 +83,47 @@ func (a *API) envelope(env *infer.Envelope, call *Call, rt route) {
 	}
 }
 
-// serveInfer is one inference from headers to answer.
-func (a *API) serveInfer(ctx context.Context, call *Call, rt route, reply *Reply) {
+// inference is one inference from headers to where it goes to the pipeline.
+func (a *API) inference(ctx context.Context, call *Call, rt route, reply *Reply) *exchange {
 	x := a.exchange(reply)
 	x.ctx, x.call = ctx, call
 	x.encoding, _ = call.encodings()
-	x.conclude(x.carry(rt))
-	x.free()
+	x.refused = x.open(rt)
+	return x
 }
 
-// carry is the way of an inference on one goroutine. A panic of ours ends it.
-func (x *exchange) carry(rt route) (err error) {
+// open asks the pipeline, and reads the request. A panic of ours ends the one call.
+func (x *exchange) open(rt route) (err error) {
 	defer recovered(&err)
-	ctx, err := x.open(rt)
-	if err != nil {
-		return err
-	}
-	return x.api.pipeline.Infer(ctx, &x.m.req, x.respond)
-}
-
-// startInfer is serveInfer without waiting: to is told when the reply is ready, maybe
-// before it returns. later is false where it was ready at once.
-func (a *API) startInfer(ctx context.Context, call *Call, rt route, reply *Reply, to Answerer) (later bool) {
-	x := a.exchange(reply)
-	x.ctx, x.call = ctx, call
-	inner, err := x.opened(rt)
-	x.to = to
-	if err != nil && call.Inline {
-		go func() { infer.Flush(x.finish(err)) }() // it is logged
-		return true
-	}
-	if err != nil {
-		x.conclude(err)
-		x.free()
-		return false
-	}
-	x.started, x.m.req.Burst = true, call.Burst
-	if wait := a.pipeline.Start(inner, &x.m.req, x); wait != nil {
-		x.started = false
-		if call.Inline {
-			go wait()
-			call.Burst.Woke()
-		} else {
-			wait()
-		}
-	}
-	return true // x may be another call's by now
-}
-
-// open asks the pipeline, and reads the request.
-func (x *exchange) open(rt route) (context.Context, error) {
 	a, call, m := x.api, x.call, x.m
 	m.req.Model, m.req.Version = rt.model, rt.version
 	a.envelope(&m.env, call, rt)
 	m.req.Envelope = &m.env // the log of a refusal names its caller too
 	m.env.Streaming, m.req.Streaming = x.streaming, x.streaming
 	x.header, m.env.Header, m.env.Fields = call.Header, x.get, call.Header
-	ctx, err := a.pipeline.Open(x.ctx, &m.env)
+	err = a.open(x.ctx, &m.env)
 	m.env.Header, m.env.Fields = nil, nil // valid during Open only
 	if m.req.Times.RequestStart = m.env.Opened; m.env.Opened == 0 {
 		m.req.Times.RequestStart = infer.Now()
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	m.req.TraceSend = true
-	if err := x.decode(ctx, call); err != nil {
-		a.pipeline.Refused(ctx, &m.req, err)
-		return nil, err
+	if err := x.decode(x.ctx, call); err != nil {
+		a.pipeline.Refused(x.ctx, &m.req, err)
+		return err
 	}
-	return ctx, nil
+	return nil
 }
 
-// opened is open, of which a panic ends the one call.
-func (x *exchange) opened(rt route) (ctx context.Context, err error) {
-	defer recovered(&err)
-	return x.open(rt)
+// open is the pipeline's Open, waited for.
+func (a *API) open(ctx context.Context, env *infer.Envelope) error {
+	wait, err := a.pipeline.Open(ctx, env)
+	if wait != nil {
+		err = wait()
+	}
+	return err
 }
 
 func recovered(err *error) {

@@ -63,7 +63,8 @@ func (p *plain) Serve(ctx context.Context, r *h1.Request, a *h1.Answer) (later b
 // What is compressed may be much more than has come. What a platform's path stands for is
 // not known by the path alone.
 func (p *plain) Light(r *h1.Request) bool {
-	if p.api.platform != nil || r.Method != "POST" || p.api.patient() || !strings.HasSuffix(r.Path, "/infer") || r.Has("Content-Encoding") ||
+	if p.api.platform != nil || r.Method != "POST" || p.api.pipeline.Patient() ||
+		!strings.HasSuffix(r.Path, "/infer") || r.Has("Content-Encoding") ||
 		acceptEncoding(r.Get("Accept-Encoding")) != "" || acceptsStream(r.Get("Accept")) != unframed {
 		return false
 	}

@@ -1,39 +1,22 @@
 package httpapi
 
-import (
-	"context"
+import "github.com/sluice-serve/sluice/infer"
 
-	"github.com/sluice-serve/sluice/infer"
-)
-
-// Answerer hears of a reply that was started.
-type Answerer interface {
-	// Answered says that the reply is ready. It is called once, on any goroutine, which then
-	// flushes what it returns, if that is not nil.
-	Answered() infer.Flusher
-}
-
-// Start is Serve without waiting, where that can be. With later the reply is ready when
-// to's Answered is called, which may be before Start returns; the call must stay as it is
-// until then. Else it is ready now.
-func (a *API) Start(ctx context.Context, call *Call, reply *Reply, to Answerer) (later bool) {
-	rt, ok := a.resolve(call)
-	encoding, _ := call.encodings()
-	if !ok || rt.kind != routeInfer || !rt.allows(call.method()) || encoding != "" || call.frame() != unframed {
-		a.Serve(ctx, call, reply) // it may wait; compressing would hold up others
-		return false
+// start hands the request to the pipeline, whose answer makes the reply ready.
+func (x *exchange) start() {
+	a, call := x.api, x.call
+	x.started, x.m.req.Burst = true, call.Burst
+	wait := a.pipeline.Start(x.ctx, &x.m.req, x)
+	switch {
+	case wait == nil: // x may be another call's by now
+	case call.Inline:
+		x.started = false
+		go wait()
+		call.Burst.Woke()
+	default:
+		x.started = false
+		wait()
 	}
-	if a.startInfer(ctx, call, rt, reply, to) {
-		return true
-	}
-	a.replied(reply)
-	return false
-}
-
-// patient says that the pipeline may wait before a body is read.
-func (a *API) patient() bool {
-	p, ok := a.pipeline.(interface{ Patient() bool })
-	return ok && p.Patient()
 }
 
 // largeJSON is how many bytes of tensors are written as JSON by who has the results: about
@@ -51,17 +34,14 @@ func (x *exchange) Large(resp *infer.Response) bool {
 	return size > largeJSON
 }
 
-// Send is infer.Sink's.
-func (x *exchange) Send(resp *infer.Response) error { return x.send(resp) }
-
-// Done is infer.Sink's. What is to be said of an error is told and logged on a goroutine
-// of its own, since that may take its time.
+// Done is infer.Sink's. Where nobody waits, what is to be said of an error is told and
+// logged on a goroutine of its own, since that may take its time.
 func (x *exchange) Done(err error) infer.Flusher {
-	if err != nil || x.fault != nil || x.sent == 0 {
+	if x.to != nil && (err != nil || x.fault != nil || x.sent == 0) {
 		go func() { infer.Flush(x.finish(err)) }()
 		return nil
 	}
-	return x.finish(nil)
+	return x.finish(err)
 }
 
 // finish makes the reply ready.
@@ -74,6 +54,9 @@ func (x *exchange) finish(err error) infer.Flusher {
 		a.messages.Put(x.m)
 	}
 	x.free()
+	if to == nil {
+		return nil
+	}
 	a.replied(reply)
 	return to.Answered()
 }

@@ -47,7 +47,7 @@ func TestCacheStandsBeforeTheQueue(t *testing.T) {
 	} {
 		m.steps = nil
 		req := &infer.Request{Model: "m", Outputs: []infer.RequestedOutput{{Name: "scores", Classification: c.classes}}}
-		err := p.Infer(t.Context(), req, func(r *infer.Response) error {
+		err := carry(t.Context(), p, req, func(r *infer.Response) error {
 			defer r.Memory.Release()
 			if r.Cache != c.want {
 				t.Errorf("answer %d: %v, want %v", i, r.Cache, c.want)
@@ -71,7 +71,7 @@ func TestWithoutCache(t *testing.T) {
 	m := &model{}
 	p := New(Config{}, Deps{Models: models{m}, Cache: cache.NewStep(local.New(local.Config{Size: 1 << 20}))})
 	for range 2 {
-		err := p.Infer(t.Context(), &infer.Request{Model: "m"}, func(r *infer.Response) error {
+		err := carry(t.Context(), p, &infer.Request{Model: "m"}, func(r *infer.Response) error {
 			defer r.Memory.Release()
 			if r.Cache != infer.CacheNone {
 				t.Errorf("status %v", r.Cache)

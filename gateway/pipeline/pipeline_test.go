@@ -119,7 +119,7 @@ func TestOrderOfSteps(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			req := &infer.Request{Model: c.model}
-			err := over(models{&c.m}).Infer(t.Context(), req, func(r *infer.Response) error { r.Memory.Release(); return nil })
+			err := carry(t.Context(), over(models{&c.m}), req, func(r *infer.Response) error { r.Memory.Release(); return nil })
 			if (err == nil) != (c.code == nil) || (err != nil && infer.CodeOf(err) != infer.CodeOf(c.code)) {
 				t.Errorf("got error %v, want one like %v", err, c.code)
 			}
@@ -141,7 +141,7 @@ func TestOrderOfSteps(t *testing.T) {
 func TestClasses(t *testing.T) {
 	m := &model{}
 	req := &infer.Request{Model: "m", Outputs: []infer.RequestedOutput{{Name: "scores", Classification: 1}}}
-	err := over(models{m}).Infer(t.Context(), req, func(r *infer.Response) error {
+	err := carry(t.Context(), over(models{m}), req, func(r *infer.Response) error {
 		if len(r.Outputs) != 2 || r.Outputs[0].Datatype != infer.Bytes || string(r.Outputs[0].Data[4:]) != "2.000000:1:dog" {
 			t.Errorf("got %+v", r.Outputs)
 		}
@@ -156,7 +156,7 @@ func TestClasses(t *testing.T) {
 func TestClassesOfWhatHasNoOrder(t *testing.T) {
 	m := &model{}
 	req := &infer.Request{Model: "m", Outputs: []infer.RequestedOutput{{Name: "other", Classification: 1}}}
-	err := over(models{m}).Infer(t.Context(), req, func(*infer.Response) error { t.Error("sent"); return nil })
+	err := carry(t.Context(), over(models{m}), req, func(*infer.Response) error { t.Error("sent"); return nil })
 	if infer.CodeOf(err) != infer.InvalidArg || m.freed != 1 {
 		t.Errorf("error %v, memory freed %d times", err, m.freed)
 	}

@@ -125,7 +125,7 @@ func TestPlaces(t *testing.T) {
 				answers := 0
 				to := placedSink{&answers, &err}
 				if !started {
-					err = p.Infer(t.Context(), req, to.Send)
+					err = carry(t.Context(), p, req, to.Send)
 				} else if wait := p.Start(t.Context(), req, to); wait != nil {
 					wait()
 				}

@@ -33,10 +33,10 @@ func spanned(m *model, guard Guard) (*Pipeline, *taken) {
 func call(t *testing.T, p *Pipeline, name string) (*infer.Envelope, error) {
 	t.Helper()
 	env := &infer.Envelope{Protocol: "http", Action: infer.ActionInference, Model: name, Header: func(string) string { return "" }}
-	ctx, err := p.Open(t.Context(), env)
+	_, err := p.Open(t.Context(), env)
 	req := &infer.Request{Model: name, Envelope: env}
 	if err == nil {
-		err = p.Infer(ctx, req, release)
+		err = carry(t.Context(), p, req, release)
 	}
 	p.Close(env, &infer.End{Err: err, Request: req})
 	return env, err

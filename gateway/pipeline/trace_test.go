@@ -26,7 +26,7 @@ func TestTrace(t *testing.T) {
 	var got *infer.Trace
 	root := family(func(f *infer.TraceFamily) { got = f.Traces[0] }).Begin("m", "r")
 	req := &infer.Request{Model: "m", Trace: root, Inputs: []infer.Tensor{{Name: "x", Data: []byte{1}}}}
-	if err := over(models{&model{}}).Infer(t.Context(), req, release); err != nil {
+	if err := carry(t.Context(), over(models{&model{}}), req, release); err != nil {
 		t.Fatal(err)
 	}
 	if got != root || got.Start == 0 || got.Times.RequestEnd < got.Start {
@@ -60,7 +60,7 @@ func TestTraceEnds(t *testing.T) {
 		for _, front := range []bool{false, true} {
 			ends := 0
 			req := &infer.Request{Model: c.model, TraceSend: front, Trace: family(func(*infer.TraceFamily) { ends++ }).Begin("m", "")}
-			_ = over(models{&c.m}).Infer(t.Context(), req, release) // the failure is not this test's
+			_ = carry(t.Context(), over(models{&c.m}), req, release) // the failure is not this test's
 			if front {
 				if ends != 0 {
 					t.Errorf("%s: ended before its front end said so", name)
@@ -83,7 +83,7 @@ func on(t *testing.T) *tracing.Tracer {
 func TestSampling(t *testing.T) {
 	p := New(Config{}, Deps{Models: models{&model{}}, Tracer: on(t)})
 	for name, run := range map[string]func(*infer.Request){
-		"answered": func(req *infer.Request) { _ = p.Infer(t.Context(), req, release) },
+		"answered": func(req *infer.Request) { _ = carry(t.Context(), p, req, release) },
 		"refused":  func(req *infer.Request) { p.Refused(t.Context(), req, infer.Errorf(infer.InvalidArg, "bad")) },
 	} {
 		req := &infer.Request{Model: "m", TraceSend: true}
@@ -93,7 +93,7 @@ func TestSampling(t *testing.T) {
 		}
 	}
 	unknown := &infer.Request{Model: "x"}
-	if err := p.Infer(t.Context(), unknown, release); err == nil || unknown.Trace != nil {
+	if err := carry(t.Context(), p, unknown, release); err == nil || unknown.Trace != nil {
 		t.Errorf("unknown model: %v, trace %v", err, unknown.Trace)
 	}
 	var env infer.Envelope
@@ -123,7 +123,7 @@ func TestTracingOffAllocatesNothing(t *testing.T) {
 		p := New(Config{}, Deps{Models: quietModels{models{m}, quiet{m}}, Tracer: tracer})
 		req := &infer.Request{Model: "m"}
 		return testing.AllocsPerRun(200, func() {
-			if err := p.Infer(t.Context(), req, release); err != nil {
+			if err := carry(t.Context(), p, req, release); err != nil {
 				t.Fatal(err)
 			}
 		})

@@ -102,9 +102,10 @@ type fakePipeline struct {
 	ran []string // models
 }
 
-func (p *fakePipeline) Open(ctx context.Context, env *infer.Envelope) (context.Context, error) {
-	return ctx, p.Allowed(env, env.Model)
+func (p *fakePipeline) Open(_ context.Context, env *infer.Envelope) (wait func() error, err error) {
+	return nil, p.Allowed(env, env.Model)
 }
+func (*fakePipeline) Patient() bool { return false }
 func (p *fakePipeline) Allowed(env *infer.Envelope, model string) error {
 	if p.allow != nil && !p.allow(env, model) {
 		return infer.Refusef(infer.PermissionDenied, infer.ReasonForbidden, "no right on '%s'", model)
@@ -112,14 +113,14 @@ func (p *fakePipeline) Allowed(env *infer.Envelope, model string) error {
 	return nil
 }
 func (*fakePipeline) Close(*infer.Envelope, *infer.End) {}
-func (p *fakePipeline) Infer(_ context.Context, req *infer.Request, _ infer.SendFunc) error {
+func (p *fakePipeline) Infer(_ context.Context, req *infer.Request, to infer.Sink) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.ran = append(p.ran, req.Model)
-	return p.err
+	p.mu.Unlock()
+	infer.Flush(to.Done(p.err))
 }
 func (p *fakePipeline) Start(ctx context.Context, req *infer.Request, to infer.Sink) func() {
-	return func() { infer.Flush(to.Done(p.Infer(ctx, req, to.Send))) }
+	return func() { p.Infer(ctx, req, to) }
 }
 func (*fakePipeline) Refused(context.Context, *infer.Request, error) {}
 func (p *fakePipeline) Visible(_ *infer.Envelope, model string) bool {

@@ -229,12 +229,12 @@ func (d doorman) Open(context.Context, *infer.Envelope) error {
 
 func (d doorman) Model(*infer.Envelope, string) error { return nil }
 
-// OpenEarly decides on rights at once, and leaves limits that wait to its caller.
-func TestOpenEarly(t *testing.T) {
+// Open decides on rights at once, and leaves limits that wait to its caller.
+func TestOpenBehindPatientLimits(t *testing.T) {
 	var steps []string
 	p := New(Config{}, Deps{Models: models{&model{}}, Guard: doorman{&steps}, Admission: early{steps: &steps}})
 	env := &infer.Envelope{Protocol: "grpc", Action: infer.ActionInference}
-	wait, err := p.OpenEarly(t.Context(), env)
+	wait, err := p.Open(t.Context(), env)
 	if err != nil || wait == nil || !slices.Equal(steps, []string{"rights"}) {
 		t.Fatalf("%v, %v", steps, err)
 	}
@@ -246,7 +246,7 @@ func TestOpenEarly(t *testing.T) {
 		t.Errorf("%d calls in flight", n)
 	}
 	p.Stop()
-	if _, err := p.OpenEarly(t.Context(), env); infer.ReasonOf(err) != infer.ReasonStopping {
+	if _, err := p.Open(t.Context(), env); infer.ReasonOf(err) != infer.ReasonStopping {
 		t.Errorf("while it stops: %v", err)
 	}
 	p.Close(env, &infer.End{})

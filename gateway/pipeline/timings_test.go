@@ -76,7 +76,7 @@ func TestTimingParameter(t *testing.T) {
 		p := New(Config{Timings: c.mode}, Deps{Models: models{&model{}}})
 		req := &infer.Request{Model: "m", Params: c.params}
 		var resp *infer.Response
-		err := p.Infer(t.Context(), req, func(r *infer.Response) error { resp = r; return nil })
+		err := carry(t.Context(), p, req, func(r *infer.Response) error { resp = r; return nil })
 		if (err != nil) != c.fails || err != nil && infer.CodeOf(err) != c.code {
 			t.Errorf("%s: %v", name, err)
 			continue

@@ -54,15 +54,14 @@ func TestRequestsWithinAStream(t *testing.T) {
 	l := &ledger{forbids: "secret"}
 	p := New(Config{}, Deps{Models: models{&model{}}, Guard: ledgerGuard{l}, Admission: ledgerAdmission{l}})
 	stream := &infer.Envelope{Protocol: "grpc", Method: "ModelStreamInfer", Action: infer.ActionInference, Streaming: true,
-		Header: func(string) string { return "" }}
-	ctx, err := p.OpenStream(t.Context(), stream)
-	if err != nil {
+		Carrier: true, Header: func(string) string { return "" }}
+	if _, err := p.Open(t.Context(), stream); err != nil {
 		t.Fatal(err)
 	}
 	one := func(name string) (err error) {
-		env := &infer.Envelope{BodySize: 5}
-		if err = p.Within(ctx, stream, env); err == nil {
-			err = p.Infer(ctx, &infer.Request{Model: name, Streaming: true, Envelope: env}, func(r *infer.Response) error {
+		env := &infer.Envelope{BodySize: 5, Outer: stream}
+		if _, err = p.Open(t.Context(), env); err == nil {
+			err = carry(t.Context(), p, &infer.Request{Model: name, Streaming: true, Envelope: env}, func(r *infer.Response) error {
 				r.Memory.Release()
 				return nil
 			})
