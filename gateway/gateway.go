@@ -177,12 +177,8 @@ func (g *Gateway) newStats(m *repository.Model) repository.Stats {
 }
 
 func (g *Gateway) newScheduler(m *repository.Model, instances []infer.Executor) (schedule.Scheduler, error) {
-	observer, ok := m.Stats().(schedule.Observer)
-	if !ok {
-		return nil, infer.Errorf(infer.Internal, "the statistics of '%s' don't observe its scheduler", m.Name)
-	}
 	return g.schedule(m, schedule.Deps{Executors: instances, Memory: g.layout(m),
-		Observer: observer, Clock: g.alarm, IDs: &g.batches, Log: g.logger,
+		Observer: m.Stats(), Clock: g.alarm, IDs: &g.batches, Log: g.logger,
 		Steps: steps{g.models, g.pipeline, m.Namespace()}, States: m.States(), Sequences: g.sequenceRules(),
 		WorkerWait: m.WorkerWait()})
 }

@@ -182,10 +182,13 @@ type Loaded interface {
 	// Unload frees it; no batch is in flight any more.
 	Unload(ctx context.Context) error
 	Memory() []*worker.MemoryUsage
+	// Reaches says that all instances reach the memory of a client's region.
+	Reaches(slot uint32) bool
 }
 
 // Stats counts what one version does; gateway/stats fits.
 type Stats interface {
+	schedule.Observer
 	// Done records a request that has ended.
 	Done(req *infer.Request, err error)
 	// SetLoadDuration says how long loading took.

@@ -89,6 +89,8 @@ func (*fakeLoaded) Memory() []*worker.MemoryUsage {
 	return []*worker.MemoryUsage{{Type: "CPU", ByteSize: 7}}
 }
 
+func (*fakeLoaded) Reaches(uint32) bool { return true }
+
 // fakeScheduler answers at once.
 type fakeScheduler struct {
 	mu      sync.Mutex
@@ -97,6 +99,11 @@ type fakeScheduler struct {
 }
 
 func (s *fakeScheduler) Do(context.Context, *infer.Request, infer.SendFunc) error { return nil }
+func (s *fakeScheduler) Start(context.Context, *infer.Request, infer.Sink) bool   { return false }
+func (s *fakeScheduler) Turn(context.Context, *infer.Request) error               { return nil }
+func (s *fakeScheduler) Fault() error                                             { return nil }
+func (s *fakeScheduler) Notify(func())                                            {}
+func (s *fakeScheduler) Busy() int                                                { return 0 }
 func (s *fakeScheduler) set(i int, up bool)                                       { s.mu.Lock(); defer s.mu.Unlock(); s.up[i] = up }
 func (s *fakeScheduler) InstanceDown(i int)                                       { s.set(i, false) }
 func (s *fakeScheduler) InstanceUp(i int)                                         { s.set(i, true) }
@@ -111,7 +118,9 @@ func (s *fakeScheduler) Drain(context.Context) error {
 
 type fakeStats struct{ m *Model }
 
-func (fakeStats) Done(*infer.Request, error) {}
+func (fakeStats) Done(*infer.Request, error)            {}
+func (fakeStats) Executed(int, int, infer.ComputeTimes) {}
+func (fakeStats) Queued(int)                            {}
 func (s fakeStats) Snapshot() *inference.ModelStatistics {
 	return &inference.ModelStatistics{Name: s.m.Name, Version: s.m.versionText}
 }

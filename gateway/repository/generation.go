@@ -167,12 +167,7 @@ func (m *Model) sumContent(sum hash.Hash, v *view, depth int) bool {
 // Turn waits until every request that was queued before has been answered, where the
 // scheduler keeps an order.
 func (m *Model) Turn(ctx context.Context, req *infer.Request) error {
-	if s, ok := m.scheduler.(interface {
-		Turn(ctx context.Context, req *infer.Request) error
-	}); ok {
-		return s.Turn(ctx, req)
-	}
-	return nil
+	return m.scheduler.Turn(ctx, req)
 }
 
 // forget lets the response cache forget the version.

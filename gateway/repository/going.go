@@ -45,9 +45,5 @@ func (r *Repository) stateful(m *Model, depth int) bool {
 
 // Going counts what m has going on.
 func (m *Model) Going() Going {
-	g := Going{Inflight: int(max(m.pins.Load(), 0)), Waiting: m.scheduler.Pending()}
-	if b, ok := m.scheduler.(interface{ Busy() int }); ok {
-		g.Busy = b.Busy()
-	}
-	return g
+	return Going{Inflight: int(max(m.pins.Load(), 0)), Waiting: m.scheduler.Pending(), Busy: m.scheduler.Busy()}
 }

@@ -202,9 +202,7 @@ func (m *Model) setScheduler(s schedule.Scheduler) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.scheduler = s
-	if f, ok := s.(schedule.Faulty); ok {
-		f.Notify(m.changed)
-	}
+	s.Notify(m.changed)
 	for i, up := range m.up {
 		if !up {
 			m.tell(i)
@@ -235,10 +233,10 @@ func (m *Model) broken() bool {
 // fault says why the version's scheduler can't serve: it is broken, or no instance has been in service
 // for the time of Config.WorkerWait. nil: it can. It takes no lock.
 func (m *Model) fault() error {
-	if f, ok := m.scheduler.(schedule.Faulty); ok {
-		return f.Fault()
+	if m.scheduler == nil {
+		return nil
 	}
-	return nil
+	return m.scheduler.Fault()
 }
 
 // Instances are how many instances there are, and how many of them are in service.
@@ -262,10 +260,9 @@ func (m *Model) Do(ctx context.Context, req *infer.Request, send infer.SendFunc)
 	return m.scheduler.Do(ctx, req, send)
 }
 
-// Start is schedule.Starter's, where the version's scheduler is one.
+// Start is schedule.Starter's.
 func (m *Model) Start(ctx context.Context, req *infer.Request, to infer.Sink) bool {
-	s, ok := m.scheduler.(schedule.Starter)
-	return ok && s.Start(ctx, req, to)
+	return m.scheduler.Start(ctx, req, to)
 }
 
 // Done records a request that has ended.

@@ -14,17 +14,13 @@ func (m *Model) Places(req *infer.Request) bool {
 	if !m.places || m.copied(req) > maxCopied {
 		return false
 	}
-	where, ok := m.loaded.(interface{ Reaches(slot uint32) bool })
-	if !ok {
-		return true
-	}
 	for i := range req.Inputs {
-		if p := &req.Inputs[i].Place; !p.IsZero() && !where.Reaches(p.Region) {
+		if p := &req.Inputs[i].Place; !p.IsZero() && !m.loaded.Reaches(p.Region) {
 			return false
 		}
 	}
 	for i := range req.Outputs {
-		if p := &req.Outputs[i].Place; !p.IsZero() && !where.Reaches(p.Region) {
+		if p := &req.Outputs[i].Place; !p.IsZero() && !m.loaded.Reaches(p.Region) {
 			return false
 		}
 	}

@@ -27,6 +27,7 @@ func TestLargePlaces(t *testing.T) {
 		{"a large request among others", config("TYPE_FP32", "dynamic_batching {}"), infer.FP32, large, false},
 	} {
 		m := model(t, row.config)
+		m.loaded = &fakeLoaded{}
 		req := &infer.Request{Inputs: []infer.Tensor{{Name: "IN", Datatype: row.datatype, Place: infer.Place{Region: 1, Size: row.size}}}}
 		if got := m.Places(req); got != row.want {
 			t.Errorf("%s: got %t, want %t", row.name, got, row.want)

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/gateway/modelconfig"
-	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/gateway/schedule/ragged"
 	"github.com/sluice-serve/sluice/infer"
 	configpb "github.com/sluice-serve/sluice/proto/modelconfig"
@@ -436,9 +435,7 @@ func (w *warmup) count(b *warmupRun, start int64) {
 		return
 	}
 	end := infer.Now()
-	if o, ok := w.m.stats.(schedule.Observer); ok {
-		o.Executed(len(b.Requests), max(b.Rows, 1), b.compute)
-	}
+	w.m.stats.Executed(len(b.Requests), max(b.Rows, 1), b.compute)
 	for _, req := range b.Requests {
 		t := &req.Times
 		t.RequestStart, t.QueueStart, t.ComputeStart, t.RequestEnd, t.ComputeEnd = start, start, start, end, end

@@ -9,6 +9,8 @@ import (
 // Scheduler is the queue of one model version: requests in, batches to instances,
 // answers back to the goroutine that waits. Do is called by any number of goroutines.
 type Scheduler interface {
+	Starter
+	Faulty
 	// Do queues req, waits for its answers and calls send for each on this goroutine.
 	// It returns nil once the final one was sent. It returns an error of infer (queue
 	// full, timed out, stopping, the model's failure) or ctx's cause as Cancelled when
@@ -24,8 +26,13 @@ type Scheduler interface {
 	InstanceUp(i int)
 	// Ready counts the instances in service.
 	Ready() int
+	// Busy counts the instances that have a batch.
+	Busy() int
 	// Pending counts requests that wait for an instance.
 	Pending() int
+	// Turn waits, where answers keep the order of their requests, until every request that
+	// was queued before has been answered. Its error is that of a caller who left.
+	Turn(ctx context.Context, req *infer.Request) error
 	// Drain refuses new requests (Unavailable, stopping), waits until the queued ones
 	// and those in flight are answered or ctx ends, then fails what is left.
 	Drain(ctx context.Context) error
@@ -43,7 +50,7 @@ type Faulty interface {
 	Notify(changed func())
 }
 
-// Starter is a Scheduler for whose answers nobody needs to wait.
+// Starter starts requests for whose answers nobody needs to wait.
 type Starter interface {
 	// Start queues req as Do does and returns; to has the answers, and Done what Do would
 	// return, maybe before Start returns. When ctx ends, the request is taken out as there.

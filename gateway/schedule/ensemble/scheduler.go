@@ -107,6 +107,21 @@ func (s *Scheduler) InstanceUp(int) {}
 // Ready is Scheduler.Ready. Whether its steps' models are, the repository knows.
 func (s *Scheduler) Ready() int { return 1 }
 
+// Start is Scheduler.Start: somebody must wait for a run.
+func (s *Scheduler) Start(context.Context, *infer.Request, infer.Sink) bool { return false }
+
+// Fault is Scheduler.Fault: a panic ends one run.
+func (s *Scheduler) Fault() error { return nil }
+
+// Notify is Scheduler.Notify: there is nothing to tell of.
+func (s *Scheduler) Notify(func()) {}
+
+// Turn is Scheduler.Turn: an ensemble keeps no order.
+func (s *Scheduler) Turn(context.Context, *infer.Request) error { return nil }
+
+// Busy is Scheduler.Busy: an ensemble has no instances.
+func (s *Scheduler) Busy() int { return 0 }
+
 // Pending is Scheduler.Pending: requests wait at the steps.
 func (s *Scheduler) Pending() int { return 0 }
 

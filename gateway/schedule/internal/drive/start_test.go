@@ -54,7 +54,7 @@ func (s *sink) Flush() { s.flushed.Add(1) }
 // same to everybody.
 func do(ctx context.Context, t *testing.T, s schedule.Scheduler, req *infer.Request, send infer.SendFunc) error {
 	way := rand.IntN(4)
-	if st, ok := s.(schedule.Starter); ok && way > 0 {
+	if way > 0 {
 		to := newSink(t, send)
 		to.large = way == 3
 		if way == 2 {
@@ -64,7 +64,7 @@ func do(ctx context.Context, t *testing.T, s schedule.Scheduler, req *infer.Requ
 			defer own.End(context.Canceled)
 			ctx = own
 		}
-		if st.Start(ctx, req, to) {
+		if s.Start(ctx, req, to) {
 			return <-to.done
 		}
 	}
