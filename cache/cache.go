@@ -43,6 +43,8 @@ type Level interface {
 	// Lookup finds the entry for a request; nil: a miss, which is also the answer to
 	// every fault. It may wait for as long as its level allows, at most until ctx ends.
 	Lookup(ctx context.Context, q *Query) *Entry
+	// Quick says that Lookup never waits: callers that must not block may call it.
+	Quick() bool
 	// Insert keeps e for requests like q, unless q is Stale. It does not wait and may decide
 	// not to keep it. It keeps nothing of q; e is shared and read-only from now on.
 	Insert(q *Query, e *Entry)
@@ -53,12 +55,6 @@ type Level interface {
 	Figures() []Figures
 	// Close ends what the level runs. It is called once, when nobody looks up any more.
 	Close(ctx context.Context) error
-}
-
-// Quick is a Level that may never wait.
-type Quick interface {
-	// Quick says that Lookup never waits: it may be called by who must not block.
-	Quick() bool
 }
 
 // Selector says which entries; an empty field selects all. The zero Selector is

@@ -8,7 +8,8 @@ import (
 
 // A response out of the cache counts in the budget while somebody has it, whatever becomes of its entry.
 func TestHitsAreCounted(t *testing.T) {
-	s := NewStep(&store{m: map[Key]*Entry{}})
+	budget := &infer.Budget{Limit: 200 << 10}
+	s := NewStep(&store{m: map[Key]*Entry{}}, budget)
 	sub := &Subject{Model: "m", Version: "1", Load: 1}
 	r := &runner{current: sub, shape: func(resp *infer.Response) {
 		resp.Outputs[0].Data = make([]byte, 64<<10)
@@ -20,8 +21,6 @@ func TestHitsAreCounted(t *testing.T) {
 		req := &infer.Request{Inputs: []infer.Tensor{x}}
 		return s.Do(t.Context(), sub, r, req, func(resp *infer.Response) error { got = append(got, resp); return nil })
 	}
-	budget := &infer.Budget{Limit: 200 << 10}
-	s.Hold(budget)
 	if err := ask(); err != nil || budget.Used() != 0 {
 		t.Fatalf("a miss: %v, %d bytes counted", err, budget.Used())
 	}

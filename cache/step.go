@@ -29,16 +29,10 @@ type Step struct {
 	held    *infer.Budget // nil: none
 }
 
-// NewStep makes the step over a level, which it closes with Close.
-func NewStep(level Level) *Step { return &Step{level: level, quick: isQuick(level), keys: NewKeys()} }
-
-// Hold makes the budget count entries while responses made of them are held. It is called before the first request.
-func (s *Step) Hold(b *infer.Budget) { s.held = b }
-
-// isQuick says that a level's Lookup never waits.
-func isQuick(l Level) bool {
-	q, ok := l.(Quick)
-	return ok && q.Quick()
+// NewStep makes the step over a level, which it closes with Close. held counts entries while
+// responses made of them are held; nil: they are not counted.
+func NewStep(level Level, held *infer.Budget) *Step {
+	return &Step{level: level, quick: level.Quick(), keys: NewKeys(), held: held}
 }
 
 // Start is Do without waiting where it can: with a nil rest the request has been served

@@ -20,6 +20,8 @@ type store struct {
 	m  map[Key]*Entry
 }
 
+func (s *store) Quick() bool { return false }
+
 func (s *store) Lookup(_ context.Context, q *Query) *Entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +92,7 @@ type rig struct {
 func newRig() *rig {
 	st := &store{m: map[Key]*Entry{}}
 	s := subject()
-	return &rig{NewStep(st), st, &runner{current: s}, s}
+	return &rig{NewStep(st, nil), st, &runner{current: s}, s}
 }
 
 // ask serves a request and gives the status and the first byte of the answer.

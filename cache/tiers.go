@@ -32,7 +32,7 @@ func (t Tiers) Lookup(ctx context.Context, q *Query) *Entry {
 
 // Quick says whether all of them are.
 func (t Tiers) Quick() bool {
-	return !slices.ContainsFunc(t, func(l Level) bool { return !isQuick(l) })
+	return !slices.ContainsFunc(t, func(l Level) bool { return !l.Quick() })
 }
 
 // Insert is Level.

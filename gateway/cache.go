@@ -91,12 +91,11 @@ func (g *Gateway) openCache(ctx context.Context) error {
 		}
 		levels = append(levels, shared)
 	}
+	var level cache.Level = levels
 	if len(levels) == 1 {
-		g.cache = cache.NewStep(levels[0])
-	} else {
-		g.cache = cache.NewStep(levels)
+		level = levels[0]
 	}
-	g.cache.Hold(g.responses)
+	g.cache = cache.NewStep(level, g.responses)
 	g.stats.Cache(g.cache.Figures)
 	return nil
 }

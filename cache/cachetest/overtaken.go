@@ -68,7 +68,7 @@ func overtaken(t *testing.T, r *Rig) {
 				t.Error(err)
 			}
 		}}
-		step = cache.NewStep(late)
+		step = cache.NewStep(late, nil)
 		run := &Echo{Subject: Subject("m", "1", 1), Says: func() byte { return 1 }}
 		run.Subject.Tags = []string{"x"}
 		if _, status := run.Ask(t, step, Request(1)); status != infer.CacheMiss {
@@ -88,7 +88,7 @@ func overtaken(t *testing.T, r *Rig) {
 func purged(t *testing.T, r *Rig) {
 	const askers, each, purges = 4, 300, 40
 	var made atomic.Int64 // what answers say; it grows before each purge
-	step := cache.NewStep(r.Level)
+	step := cache.NewStep(r.Level, nil)
 	run := &Echo{Subject: Subject("m", "1", 1), Says: func() byte { return byte(made.Load()) }}
 	var least atomic.Int64 // of who begins now
 	var wg sync.WaitGroup

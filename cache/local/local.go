@@ -88,7 +88,7 @@ func (c *Cache) shard(k *cache.Key) *shard {
 	return &c.shards[uint32(k.Spread())&c.mask]
 }
 
-// Quick is cache.Quick's: a lookup is in memory.
+// Quick is cache.Level: a lookup is in memory.
 func (c *Cache) Quick() bool { return true }
 
 // Lookup is cache.Level. Its time counts from the query's Start, with the making of the

@@ -86,6 +86,9 @@ func (c Config) Client() (*redisclient.Client, error) {
 	return redisclient.NewClient(o), nil
 }
 
+// Quick is cache.Level: a lookup waits for Redis.
+func (c *Cache) Quick() bool { return false }
+
 // Lookup is cache.Level: one GETRANGE within the budget.
 func (c *Cache) Lookup(ctx context.Context, q *cache.Query) *cache.Entry {
 	key, ok := q.Shared()

@@ -326,7 +326,7 @@ func TestPurgeOvertakesPromotion(t *testing.T) {
 			}
 			own := &cachetest.Before{Level: local.New(local.Config{Size: 1 << 20}), Insertion: func() {}}
 			slow := &held{Level: shared, found: func() {}, purged: func() {}}
-			step = cache.NewStep(cache.Tiers{own, slow})
+			step = cache.NewStep(cache.Tiers{own, slow}, nil)
 			run := &cachetest.Echo{Subject: cachetest.Subject("m", "1", 1), Says: func() byte { return 1 }}
 			(&cachetest.Rig{Level: shared, Keys: cache.NewKeys()}).Insert(run.Subject, cachetest.Request(1), cachetest.Response(7))
 			(&cachetest.Rig{Level: shared, Keys: cache.NewKeys()}).Arrives(t, run.Subject, cachetest.Request(1))

@@ -26,7 +26,7 @@ type keepers struct {
 // keep is a pipeline of one model whose answers are kept in a level.
 func keep(m *model, level cache.Level) *Pipeline {
 	k := keepers{models{m}, keeping{m, &cache.Subject{Model: "m", Version: "1", Load: 1}}}
-	return New(Config{}, Deps{Models: k, Cache: cache.NewStep(level)})
+	return New(Config{}, Deps{Models: k, Cache: cache.NewStep(level, nil)})
 }
 
 func (m keepers) Acquire(context.Context, string, string) (Model, error) { return m.keeping, nil }
@@ -69,7 +69,7 @@ func TestCacheStandsBeforeTheQueue(t *testing.T) {
 // A model without response_cache, and one that was never asked for it, pass by.
 func TestWithoutCache(t *testing.T) {
 	m := &model{}
-	p := New(Config{}, Deps{Models: models{m}, Cache: cache.NewStep(local.New(local.Config{Size: 1 << 20}))})
+	p := New(Config{}, Deps{Models: models{m}, Cache: cache.NewStep(local.New(local.Config{Size: 1 << 20}), nil)})
 	for range 2 {
 		err := carry(t.Context(), p, &infer.Request{Model: "m"}, func(r *infer.Response) error {
 			defer r.Memory.Release()
