@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-serve/sluice/gateway/grpcapi"
 	"github.com/sluice-serve/sluice/gateway/httpapi"
 	"github.com/sluice-serve/sluice/gateway/listen"
+	"github.com/sluice-serve/sluice/gateway/memory/memorytest"
 	"github.com/sluice-serve/sluice/gateway/pipeline"
 	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/gateway/schedule/dynamic"
@@ -36,6 +37,7 @@ var stress = flag.Duration("stress", time.Second, "how long TestStress lasts")
 
 // storm is everything behind the front ends of TestStress. What it frees it overwrites.
 type storm struct {
+	memorytest.Plenty
 	t       *testing.T
 	s       *dynamic.Scheduler
 	down    sync.WaitGroup

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sluice-serve/sluice/gateway/memory/memorytest"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
 )
@@ -215,6 +216,7 @@ func BenchmarkEncode(b *testing.B) {
 
 // reused is memory for one body, as an arena gives it: without a new allocation.
 type reused struct {
+	memorytest.Plenty
 	infer.Buffer
 	data []byte
 }

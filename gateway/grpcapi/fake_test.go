@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-serve/sluice/gateway/memory/memorytest"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
@@ -14,6 +15,7 @@ import (
 
 // fakeBodies counts what is out.
 type fakeBodies struct {
+	memorytest.Plenty
 	out   atomic.Int64
 	calls atomic.Int64
 	fail  error

@@ -74,11 +74,8 @@ type Control interface {
 	WatchReady(ctx context.Context) <-chan bool
 }
 
-// Bodies gives counted memory of n bytes, undefined in content, whose one reference is
-// the caller's; gateway/memory fits it. Refusal is its error.
-type Bodies interface {
-	Body(n int64) (*infer.Buffer, error)
-}
+// Bodies hands out counted memory for messages; gateway/memory fits it.
+type Bodies interface{ h2.Memory }
 
 // Deps are the collaborators of a Service. Failed may be nil.
 type Deps struct {

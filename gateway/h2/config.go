@@ -80,13 +80,21 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Memory gives counted memory of n bytes, undefined in content, whose one reference is
-// the caller's. gateway/memory.Bodies fits it.
-// Where it has Scarce() bool, messages get less on their announced lengths while that is
-// true. Where it has Pressed() bool, answers that their clients don't take are dropped soon
-// while that is true: memory of messages or of answers runs out.
+// Memory hands out counted memory for messages; gateway/memory.Bodies fits it.
 type Memory interface {
+	// Body gives n bytes of undefined content; the caller holds the one reference.
 	Body(n int64) (*infer.Buffer, error)
+	// Most is the largest body that there will ever be memory for, and Fits refuses n bytes
+	// that are more.
+	Most() int64
+	Fits(n int64) error
+	// Aside copies what has come of a body out of the way of a larger piece.
+	Aside(data []byte) (*infer.Buffer, error)
+	// Scarce says that bodies get less on their announced lengths.
+	Scarce() bool
+	// Pressed says that memory of bodies or of answers runs out: answers that their clients
+	// don't take are dropped soon.
+	Pressed() bool
 }
 
 // Deps are a Server's collaborators.

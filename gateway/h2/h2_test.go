@@ -30,6 +30,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/loop"
 	"github.com/sluice-serve/sluice/gateway/loop/looptest"
+	"github.com/sluice-serve/sluice/gateway/memory/memorytest"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/internal/leak"
 	"github.com/sluice-serve/sluice/internal/variants"
@@ -44,6 +45,7 @@ func TestMain(m *testing.M) { looped.Main(m, func() error { return leak.Find() }
 
 // heap is Memory that counts what is out.
 type heap struct {
+	memorytest.Plenty
 	out  atomic.Int64
 	most atomic.Int64 // for one message; 0: 64 MiB
 	few  atomic.Bool  // says that memory is scarce

@@ -257,7 +257,7 @@ func (c *conn) message(st *Stream, n int) error {
 		c.mu.Unlock()
 	}
 	size := min(length, trusted)
-	if c.ahead+size > maxAhead || size > mistrusted && c.s.scarce() {
+	if c.ahead+size > maxAhead || size > mistrusted && c.s.deps.Memory.Scarce() {
 		size = min(length, mistrusted)
 	}
 	return in.place(st, size, c.buf[c.r:min(c.w, c.r+n)])
@@ -320,14 +320,10 @@ func (c *conn) grow(st *Stream) error {
 // aside moves what has come of a message out of the way, if it is to get a piece of memory that is more
 // than half of all there is: there is no room for both. memory is given back, or is what is returned.
 func (s *Server) aside(memory *infer.Buffer, data []byte, size int64) (*infer.Buffer, []byte) {
-	m, ok := s.deps.Memory.(interface {
-		Most() int64
-		Aside(data []byte) (*infer.Buffer, error)
-	})
-	if !ok || size <= m.Most()/2 {
+	if size <= s.deps.Memory.Most()/2 {
 		return memory, data
 	}
-	other, err := m.Aside(data)
+	other, err := s.deps.Memory.Aside(data)
 	if err != nil {
 		return memory, data // that there is no room shows when the larger piece is asked for
 	}
@@ -508,10 +504,4 @@ func (st *Stream) creditBy(n int) bool {
 	}
 	c.out.small = appendWindow(c.out.small, st.id, int(sum))
 	return true
-}
-
-// scarce says that memory runs out, where the Memory tells.
-func (s *Server) scarce() bool {
-	m, ok := s.deps.Memory.(interface{ Scarce() bool })
-	return ok && m.Scarce()
 }

@@ -21,9 +21,6 @@ const lookPeriod = time.Second
 // least is what an answer must move, or those of a connection together, to have moved.
 const least = 1 << 10
 
-// pressed is a Memory that tells when memory of messages or of answers is scarce.
-type pressed interface{ Pressed() bool }
-
 // relief looks at the connections. Its fields but mu's are its goroutine's alone.
 type relief struct {
 	patience int64 // listen.Patience, but in tests
@@ -37,13 +34,12 @@ type relief struct {
 	runs  sync.WaitGroup
 }
 
-// relieve starts it, with the first listener, where the Memory tells.
+// relieve starts it, with the first listener, where there is Memory.
 func (s *Server) relieve() {
-	m, ok := s.deps.Memory.(pressed)
-	r := &s.relief
+	m, r := s.deps.Memory, &s.relief
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !ok || r.begun {
+	if m == nil || r.begun {
 		return
 	}
 	r.begun = true
@@ -75,7 +71,7 @@ func (r *relief) stop() {
 
 // look looks at all connections, if memory is scarce or was of late, and drops what has not
 // been taken for too long while it is.
-func (s *Server) look(m pressed, now int64) {
+func (s *Server) look(m Memory, now int64) {
 	r := &s.relief
 	scarce := m.Pressed()
 	if !r.looks.Look(scarce) {
@@ -88,14 +84,14 @@ func (s *Server) look(m pressed, now int64) {
 	if !scarce {
 		return
 	}
-	if n := drop(found, m); n > 0 {
+	if n := drop(found, m.Pressed); n > 0 {
 		s.deps.Log.Warn("gRPC: memory is scarce, answers that their clients don't take are dropped", "dropped", n, "waiting", len(found))
 	}
 }
 
 // drop drops answers while memory is scarce.
-func drop(found []unmoved, m pressed) (dropped int) {
-	return listen.DropUntaken(found, func(u *unmoved) listen.Untaken { return u.Untaken }, m.Pressed, (*unmoved).drop)
+func drop(found []unmoved, pressed func() bool) (dropped int) {
+	return listen.DropUntaken(found, func(u *unmoved) listen.Untaken { return u.Untaken }, pressed, (*unmoved).drop)
 }
 
 // unmoved is an answer that waits and is not taken, or with st nil all of a connection's.

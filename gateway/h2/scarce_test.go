@@ -254,7 +254,7 @@ func TestScarceDropsTheOldestFirst(t *testing.T) {
 	slices.SortFunc(found, func(a, b unmoved) int { return int(a.id) - int(b.id) })
 	found[0].Since-- // the oldest is the smallest
 	few := until(2)
-	if n := drop(found, &few); n != 2 {
+	if n := drop(found, few.Pressed); n != 2 {
 		t.Errorf("%d were dropped", n)
 	}
 	for id, want := range map[uint32]string{1: "reset ENHANCE_YOUR_CALM", 3: "reset ENHANCE_YOUR_CALM"} {

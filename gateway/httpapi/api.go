@@ -79,6 +79,17 @@ type Control interface {
 type Bodies interface {
 	// Body gives n bytes of undefined content; the caller holds the one reference.
 	Body(n int64) (*infer.Buffer, error)
+	// Most is the largest body that there will ever be memory for, and Fits refuses n bytes
+	// that are more.
+	Most() int64
+	Fits(n int64) error
+	// Aside copies what has come of a body out of the way of a larger piece.
+	Aside(data []byte) (*infer.Buffer, error)
+	// Scarce says that bodies get less on their announced lengths.
+	Scarce() bool
+	// Pressed says that memory of bodies or of answers runs out: answers that their clients
+	// don't take are dropped soon.
+	Pressed() bool
 }
 
 // Limits bound what one call may make the server do. Zero fields take the default.

@@ -10,11 +10,15 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/sluice-serve/sluice/gateway/memory/memorytest"
 	"github.com/sluice-serve/sluice/infer"
 )
 
 // pooledBodies is memory as a gateway has it.
-type pooledBodies struct{ pool sync.Pool }
+type pooledBodies struct {
+	memorytest.Plenty
+	pool sync.Pool
+}
 
 func (p *pooledBodies) Body(n int64) (*infer.Buffer, error) {
 	b, ok := p.pool.Get().(*infer.Buffer)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"os"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -148,36 +147,6 @@ func (b *bodyReader) missing(input string, bytes int64) error {
 		input, bytes, b.model)
 }
 
-// scarcity is told by a Bodies whose memory is running out.
-type scarcity interface{ Scarce() bool }
-
-// sized is a Bodies that knows how much it has: Most bytes, and Fits refuses what is more.
-type sized interface {
-	Most() int64
-	Fits(n int64) error
-}
-
-// most is the largest body that there will ever be memory for.
-func most(bodies Bodies) int64 {
-	if m, ok := bodies.(sized); ok {
-		return m.Most()
-	}
-	return math.MaxInt64
-}
-
-// fits refuses so many bytes of a request where there will never be memory for them.
-func fits(bodies Bodies, n int64) error {
-	if m, ok := bodies.(sized); ok {
-		return m.Fits(n)
-	}
-	return nil
-}
-
-// aside is a Bodies that has memory elsewhere for what is being received.
-type aside interface {
-	Aside(data []byte) (*infer.Buffer, error)
-}
-
 // intake is the memory that a body is read into. It takes steps: what is held is at
 // most firstStep or growth times what has arrived.
 type intake struct {
@@ -192,10 +161,10 @@ type intake struct {
 func (t *intake) room(end int64) ([]byte, error) {
 	if t.buf == nil || t.at == int64(len(t.buf.Data)) {
 		size := min(t.total, max(firstStep, t.at*t.growth))
-		if s, ok := t.bodies.(scarcity); ok && size > scarceStep && s.Scarce() {
+		if size > scarceStep && t.bodies.Scarce() {
 			size = min(t.total, max(scarceStep, t.at*blindGrowth))
 		}
-		if t.at > 0 && size > most(t.bodies)/2 {
+		if t.at > 0 && size > t.bodies.Most()/2 {
 			t.moved()
 		}
 		buf, err := t.bodies.Body(size)
@@ -220,11 +189,7 @@ func (t *intake) room(end int64) ([]byte, error) {
 // moved puts what has come elsewhere, where it is not in the way of a larger piece of memory: two
 // steps of a request that takes more than half of all memory have no room beside one another.
 func (t *intake) moved() bool {
-	m, ok := t.bodies.(aside)
-	if !ok {
-		return false
-	}
-	buf, err := m.Aside(t.buf.Data[:t.at])
+	buf, err := t.bodies.Aside(t.buf.Data[:t.at])
 	if err != nil {
 		return false // memory for the larger piece is not there either
 	}
@@ -331,7 +296,7 @@ func (d *form) tensors(b *bodyReader, bodies Bodies, tensors []infer.Tensor) (*i
 	if err := d.announced(b); err != nil {
 		return nil, err
 	}
-	if err := fits(bodies, d.total); err != nil {
+	if err := bodies.Fits(d.total); err != nil {
 		return nil, err
 	}
 	t := intake{bodies: bodies, growth: growth, total: d.total}

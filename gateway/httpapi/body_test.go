@@ -11,6 +11,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/sluice-serve/sluice/gateway/memory/memorytest"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -320,6 +321,7 @@ func TestEnvelope(t *testing.T) {
 
 // scarceBodies has most bytes for all buffers at one time.
 type scarceBodies struct {
+	memorytest.Plenty
 	most, held int64
 }
 

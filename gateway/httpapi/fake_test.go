@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-serve/sluice/gateway/memory/memorytest"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
@@ -43,6 +44,7 @@ type fake struct {
 
 // heldBodies counts the memory that is out.
 type heldBodies struct {
+	memorytest.Plenty
 	held  atomic.Int64
 	most  atomic.Int64
 	limit int64

@@ -249,7 +249,7 @@ func (x *exchange) decode(ctx context.Context, call *Call) error {
 		return err
 	}
 	if length >= 0 && b.length > length { // tensors
-		if err := fits(a.bodies, b.length-length); err != nil {
+		if err := a.bodies.Fits(b.length - length); err != nil {
 			return err
 		}
 	}

@@ -10,15 +10,6 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// scarce is what h1.Config wants of the memory of bodies and answers; nil where that does not
-// tell.
-func (a *API) scarce() func() bool {
-	if m, ok := a.bodies.(interface{ Pressed() bool }); ok {
-		return m.Pressed
-	}
-	return nil
-}
-
 // plain carries calls between gateway/h1 and the API.
 type plain struct {
 	api   *API

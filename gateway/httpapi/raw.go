@@ -12,12 +12,12 @@ import (
 // Source: raw binary request, binary tensor data extension.
 func (x *exchange) rawRequest(b *bodyReader, bodies Bodies, control Control) error {
 	size := b.length
-	if err := fits(bodies, align+size); err != nil {
+	if err := bodies.Fits(align + size); err != nil {
 		return err
 	}
 	t := intake{bodies: bodies, growth: growth, total: align + size}
 	if size < 0 {
-		b.limit = min(b.limit, most(bodies)-align-1)
+		b.limit = min(b.limit, bodies.Most()-align-1)
 		t.growth, t.total = blindGrowth, align+b.limit+1
 	}
 	err := t.takeAll(b)

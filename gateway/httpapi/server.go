@@ -83,7 +83,7 @@ type Server struct {
 	http    *http.Server
 	handler *handler // of http
 	log     *slog.Logger
-	scarce  func() bool // nil: memory never is
+	scarce  func() bool // memory of bodies or of answers is
 
 	own *h1.Server // nil: the library carries everything
 	tls *tls.Config
@@ -109,7 +109,7 @@ func NewServer(c Config, api *API, log *slog.Logger) *Server {
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
 	h := &handler{api: api, timeout: c.BodyTimeout, rate: c.MinRate}
-	s := &Server{config: c, handler: h, log: log, scarce: api.scarce(), http: &http.Server{
+	s := &Server{config: c, handler: h, log: log, scarce: api.bodies.Pressed, http: &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: c.ReadHeaderTimeout,
 		IdleTimeout:       c.IdleTimeout,
@@ -187,17 +187,15 @@ func (s *Server) Serve(ctx context.Context) error {
 	s.http.TLSConfig = s.tls
 	stop := context.AfterFunc(ctx, s.close)
 	defer stop()
-	if s.scarce != nil {
-		done, ended := make(chan struct{}), make(chan struct{})
-		go func() {
-			defer close(ended)
-			s.handler.relieve(done, s.scarce, s.log)
-		}()
-		defer func() {
-			close(done)
-			<-ended
-		}()
-	}
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.handler.relieve(done, s.scarce, s.log)
+	}()
+	defer func() {
+		close(done)
+		<-ended
+	}()
 	failed := make(chan error)
 	serving := 0
 	serve := func(f func() error) {

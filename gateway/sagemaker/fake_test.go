@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/sluice-serve/sluice/gateway/httpapi"
+	"github.com/sluice-serve/sluice/gateway/memory/memorytest"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -197,6 +198,6 @@ func (f *front) load(ctx context.Context, name, hash string) (int, string) {
 }
 
 // heap is memory for bodies.
-type heap struct{}
+type heap struct{ memorytest.Plenty }
 
 func (heap) Body(n int64) (*infer.Buffer, error) { return infer.NewBuffer(make([]byte, n), nil), nil }
