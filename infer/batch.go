@@ -16,7 +16,7 @@ type Batch struct {
 	// on the stack. The last has More false; after it the instance is free, if a result
 	// before it has not freed it already. It must return soon: no encoding, no I/O.
 	Deliver func(*Result)
-	// Woke is set by Deliver where it has made a goroutine ready; see Burst.Woke.
+	// Woke is set by Deliver where it has made a goroutine ready; see Gatherer.Woke.
 	Woke bool
 
 	// Transport is for the Executor alone.

@@ -114,11 +114,11 @@ type Request struct {
 
 	// Burst, where it is not nil, is what the request was read in: a scheduler that holds a
 	// request back until its end adds itself.
-	Burst *Burst
+	Burst Gatherer
 
 	// Memory is the counted memory under Inputs, or nil when they are plain
 	// garbage-collected bytes. The maker of the request releases its reference after
-	// Infer has returned; whoever reads later holds a reference of its own.
+	// the end has come; whoever reads later holds a reference of its own.
 	Memory *Buffer
 
 	// Form, where it is not nil, is that of all requests whose front end read them from the
@@ -133,11 +133,11 @@ type Request struct {
 	Decoupled bool   // its model may answer it any number of times; set once the model is pinned
 	Timings   bool   // the caller wants the times among the response's parameters
 
-	// Trace is set when the request is sampled: by pipeline.Infer, or before it by who
+	// Trace is set when the request is sampled: by pipeline.Start, or before it by who
 	// executes a step for another request (Trace.Child).
 	Trace *Trace
 	// TraceSend says that the front end marks when it sends the answer and calls
-	// Trace.End itself; it is set before Infer.
+	// Trace.End itself; it is set before Start.
 	TraceSend bool
 }
 

@@ -115,7 +115,7 @@ func (f *TraceFamily) add(parent uint64, model, requestID string) *Trace {
 }
 
 // Child makes the trace of a request that is executed for t's, as a step of an
-// ensemble is: the step's Request gets it as its Trace before pipeline.Infer, which
+// ensemble is: the step's Request gets it as its Trace before pipeline.Step, which
 // ends it. t must not have ended. Safe for concurrent use.
 func (t *Trace) Child(model, requestID string) *Trace {
 	if t == nil {

@@ -154,7 +154,10 @@ func (h *hotCall) Start(memory *infer.Buffer, message []byte) (wait func()) {
 		h.s.chooseCompression(h.ctx)
 		return h.infer
 	}
-	h.started, h.Request.Burst = true, h.stream.Burst()
+	h.started = true
+	if b := h.stream.Burst(); b != nil {
+		h.Request.Burst = b
+	}
 	if wait = h.s.pipeline.Start(h.ctx, &h.Request, h); wait != nil {
 		h.started = false
 	}
@@ -217,7 +220,9 @@ func (h *hotCall) end(err error) infer.Flusher {
 func (h *hotCall) failAside(err error) {
 	burst := h.Request.Burst
 	go h.fail(err)
-	burst.Woke()
+	if burst != nil {
+		burst.Woke()
+	}
 }
 
 func (h *hotCall) fail(err error) {

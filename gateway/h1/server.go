@@ -69,7 +69,7 @@ type Request struct {
 	// come, and Light has said that it can be answered so.
 	Inline bool
 	// Burst is what it was read in, where it is Inline.
-	Burst *infer.Burst
+	Burst *loop.Burst
 	// Passing has a descriptor that came with the request; nil: it came over no Unix socket.
 	Passing *listen.Passing
 }

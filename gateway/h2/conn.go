@@ -30,7 +30,7 @@ type conn struct {
 	local  net.Addr
 	try    *listen.Trier // writes without waiting; nil: TLS, or no socket. Whoever has flushing has it
 	taker  *listen.Taker // reads for the reading goroutine; nil as try
-	burst  infer.Burst   // what was read and is not executed yet
+	burst  loop.Burst    // what was read and is not executed yet
 	at     *loop.Loop    // reads it while it is parked; nil: nobody can
 	remote net.Addr
 	caller caller
@@ -40,7 +40,7 @@ type conn struct {
 	greeted    bool  // the handshake is over
 	opens      bool  // the first frame came
 	fault      error // what ended its reading while it was parked
-	gather     *infer.Burst
+	gather     *loop.Burst
 	buf        []byte // what was read: buf[r:w] is not used up
 	r, w       int
 	headers    *headerReader

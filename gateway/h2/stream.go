@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/sluice-serve/sluice/gateway/lifetime"
+	"github.com/sluice-serve/sluice/gateway/loop"
 	"github.com/sluice-serve/sluice/infer"
 )
 
@@ -117,7 +118,7 @@ func (st *Stream) Value(key any) any {
 func (st *Stream) Method() string { return st.head.path }
 
 // Burst is what the call's message was read in, for its Start; nil: it has come by itself.
-func (st *Stream) Burst() *infer.Burst {
+func (st *Stream) Burst() *loop.Burst {
 	if !st.early {
 		return nil
 	}

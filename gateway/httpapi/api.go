@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"sync"
 
+	"github.com/sluice-serve/sluice/gateway/loop"
 	"github.com/sluice-serve/sluice/gateway/regions"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
@@ -216,7 +217,7 @@ type Call struct {
 	Peer   infer.Peer
 	// Inline says that Start must not wait, nor write to a log: its caller serves others too.
 	Inline bool
-	Burst  *infer.Burst // what it was read in; nil: nothing that is waited for
+	Burst  *loop.Burst // what it was read in; nil: nothing that is waited for
 	// Certificate is the client's, verified by the transport; nil: none.
 	Certificate *x509.Certificate
 	// Stream sends answers that come piece by piece; a Reply that is Streamed has gone

@@ -5,7 +5,9 @@ import "github.com/sluice-serve/sluice/infer"
 // start hands the request to the pipeline, whose answer makes the reply ready.
 func (x *exchange) start() {
 	a, call := x.api, x.call
-	x.started, x.m.req.Burst = true, call.Burst
+	if x.started = true; call.Burst != nil {
+		x.m.req.Burst = call.Burst
+	}
 	wait := a.pipeline.Start(x.ctx, &x.m.req, x)
 	switch {
 	case wait == nil: // x may be another call's by now

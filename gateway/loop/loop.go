@@ -19,8 +19,6 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/sluice-serve/sluice/infer"
 )
 
 // Handler is told of what happens on its descriptor.
@@ -49,7 +47,7 @@ type Loop struct {
 	fd    int // of epoll
 	bell  int // an eventfd in it that wakes the loop
 	runs  sync.WaitGroup
-	burst infer.Burst
+	burst Burst
 	stop  atomic.Bool
 
 	leisure *leisure
@@ -85,7 +83,7 @@ func New(log *slog.Logger, beside ...*Loop) (*Loop, error) {
 }
 
 // Burst is what the loop's handlers read; nil where l is.
-func (l *Loop) Burst() *infer.Burst {
+func (l *Loop) Burst() *Burst {
 	if l == nil {
 		return nil
 	}

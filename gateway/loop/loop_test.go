@@ -120,7 +120,7 @@ type source struct {
 	served  atomic.Int64
 	ended   chan struct{}
 	panics  bool
-	burst   *infer.Burst
+	burst   *Burst
 	tracked infer.Dispatcher
 }
 

@@ -223,7 +223,7 @@ func (b *batch) executedRows() int { return max(b.Rows-b.nulls, 1) }
 
 // hand gives each request its part of a result, and drops the result's own reference.
 func (b *batch) hand(res *infer.Result, t times) {
-	var fs infer.Flushers
+	var fs flushers
 	switch {
 	case res.Err != nil:
 	case res.Responses != nil:
@@ -251,15 +251,15 @@ func (b *batch) hand(res *infer.Result, t times) {
 		}
 	}
 	res.Memory.Release()
-	fs.Flush()
+	fs.flush()
 }
 
 // push hands a part over. What a started item's sink wants flushed is added to fs.
-func (b *batch) push(it *item, p part, fs *infer.Flushers) {
+func (b *batch) push(it *item, p part, fs *flushers) {
 	waited := it.to == nil // after push it may be another's
 	b.Woke = b.Woke || waited
 	if it.push(p, !b.d.cfg.Preserve) && !waited {
-		fs.Add(b.d.deliver(it))
+		fs.add(b.d.deliver(it))
 	}
 }
 
@@ -275,7 +275,7 @@ func (b *batch) isFinal(res *infer.Result, r *infer.RequestResult) bool {
 // settle ends every request of the batch that is not tried again. A request that has its
 // final answer may be another's already, so nothing of it is read here.
 func (b *batch) settle(e *ending) {
-	var fs infer.Flushers
+	var fs flushers
 	for i, it := range b.items {
 		if e.again == nil || !e.again[i] {
 			if _, done := it.state(); !done {
@@ -283,7 +283,7 @@ func (b *batch) settle(e *ending) {
 			}
 		}
 	}
-	fs.Flush()
+	fs.flush()
 }
 
 // letGo lets go of the batch's requests and their memory.

@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 
 	"github.com/sluice-serve/sluice/gateway/lifetime"
+	"github.com/sluice-serve/sluice/gateway/loop"
 	"github.com/sluice-serve/sluice/gateway/schedule/dynamic"
-	"github.com/sluice-serve/sluice/infer"
 )
 
 // What was read together is executed together, though an instance was free; a result that
@@ -19,7 +19,7 @@ func TestBurst(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var burst infer.Burst
+		var burst loop.Burst
 		var sinks []*sink
 		start := func(ids string) {
 			for _, id := range ids {

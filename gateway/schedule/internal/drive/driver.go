@@ -211,7 +211,7 @@ func (d *Driver) queue(it *item, n *news) error {
 		d.order.add(it)
 	}
 	d.core.Add(&it.Entry)
-	if !it.req.Burst.Add(d, now) {
+	if it.req.Burst == nil || !it.req.Burst.Add(d, now) {
 		d.nextLocked(now)
 	}
 	n.whole = true

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/gateway/lifetime"
+	"github.com/sluice-serve/sluice/gateway/loop"
 	"github.com/sluice-serve/sluice/gateway/ratelimit"
 	"github.com/sluice-serve/sluice/gateway/schedule"
 	"github.com/sluice-serve/sluice/gateway/schedule/dynamic"
@@ -180,7 +181,7 @@ func (x *mixture) callers(c int) {
 
 // burst starts several at once, whose contexts may end before the burst does.
 func (x *mixture) burst(c int) {
-	var b infer.Burst
+	var b loop.Burst
 	for k := range 12 {
 		var ends []func()
 		b.Open()

@@ -217,10 +217,10 @@ func (d *Driver) tell(late []*item) {
 		return
 	}
 	defer d.caught("a connection met a fault")
-	var fs infer.Flushers
+	var fs flushers
 	for _, it := range late {
-		fs.Add(d.deliver(it))
+		fs.add(d.deliver(it))
 		d.recycle(it)
 	}
-	fs.Flush()
+	fs.flush()
 }

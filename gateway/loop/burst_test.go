@@ -1,6 +1,10 @@
-package infer
+package loop
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/sluice-serve/sluice/infer"
+)
 
 type dispatched struct{ n int }
 
@@ -52,16 +56,16 @@ func TestBurstBounds(t *testing.T) {
 		t.Errorf("told %d times", d.n)
 	}
 	b.Open()
-	b.Add(d, Now())
+	b.Add(d, infer.Now())
 	b.Open()
 	if d.n != 2 || !b.Holds() {
 		t.Error("a burst that goes on is not over")
 	}
 	b.Close()
 	b.Open()
-	b.Add(d, Now()-burstTime)
+	b.Add(d, infer.Now()-burstTime)
 	b.Open()
-	if d.n != 4 || b.Holds() || !b.Add(d, Now()) {
+	if d.n != 4 || b.Holds() || !b.Add(d, infer.Now()) {
 		t.Error("a reader that always finds more to read holds a burst for ever")
 	}
 	b.Close()

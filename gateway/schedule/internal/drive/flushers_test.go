@@ -1,4 +1,4 @@
-package infer
+package drive
 
 import (
 	"slices"
@@ -12,16 +12,16 @@ func (f *flusher) Flush() { f.n++ }
 // Each is flushed once, however many there are and how often it was added.
 func TestFlushers(t *testing.T) {
 	all := make([]flusher, 20)
-	var s Flushers
+	var s flushers
 	for round := 1; round <= 2; round++ {
 		for range 3 {
 			for i := range all {
-				s.Add(&all[i])
+				s.add(&all[i])
 			}
-			s.Add(nil)
+			s.add(nil)
 		}
-		s.Flush()
-		s.Flush()
+		s.flush()
+		s.flush()
 		for i := range all {
 			if all[i].n != round {
 				t.Errorf("%d was flushed %d times, want %d", i, all[i].n, round)
@@ -37,14 +37,14 @@ func (f *faulty) Flush() { f.n++; panic("faulty") }
 // One that panics, or several, keep none of the others waiting.
 func TestFlushersAfterFaults(t *testing.T) {
 	for _, bad := range [][]int{{0}, {7}, {8}, {19}, {0, 1, 2, 18, 19}} {
-		var s Flushers
+		var s flushers
 		all, faults := make([]flusher, 20), make([]faulty, 20)
 		for i := range all {
 			if slices.Contains(bad, i) {
-				s.Add(&faults[i])
+				s.add(&faults[i])
 				all[i].n++
 			} else {
-				s.Add(&all[i])
+				s.add(&all[i])
 			}
 		}
 		func() {
@@ -53,7 +53,7 @@ func TestFlushersAfterFaults(t *testing.T) {
 					t.Errorf("%v: the panic was kept", bad)
 				}
 			}()
-			s.Flush()
+			s.flush()
 		}()
 		for i := range all {
 			if all[i].n != 1 || faults[i].n > 1 {
@@ -67,11 +67,11 @@ func TestFlushersAfterFaults(t *testing.T) {
 func TestFlushersAllocations(t *testing.T) {
 	all := make([]flusher, 8)
 	if n := testing.AllocsPerRun(100, func() {
-		var s Flushers
+		var s flushers
 		for i := range all {
-			s.Add(&all[i])
+			s.add(&all[i])
 		}
-		s.Flush()
+		s.flush()
 	}); n != 0 {
 		t.Errorf("%.0f allocations", n)
 	}

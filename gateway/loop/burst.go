@@ -1,13 +1,15 @@
-package infer
+package loop
 
 import (
 	"sync"
 	"sync/atomic"
+
+	"github.com/sluice-serve/sluice/infer"
 )
 
-// Burst gathers whom a reader has given requests to, so that what arrived together is
-// executed together: a batch is formed when the reader finds nothing more to read, not for
-// the first request that it has read. The zero value is closed, and gathers nothing.
+// Burst is the infer.Gatherer of a reader: what arrived together is executed together, so a
+// batch is formed when the reader finds nothing more to read, not for the first request that
+// it has read. The zero value is closed, and gathers nothing.
 //
 // The reader opens it whenever something has come, and must close it before it waits for
 // anything. Others may add to it.
@@ -17,15 +19,9 @@ type Burst struct {
 	since int64 // when the first of due came
 	adds  int   // since then
 	n     int   // in due
-	due   [4]Dispatcher
+	due   [4]infer.Dispatcher
 
 	woke atomic.Bool
-}
-
-// Dispatcher has requests that wait until a burst is over. It can be compared.
-type Dispatcher interface {
-	// Dispatch executes what can be executed. It does not wait.
-	Dispatch()
 }
 
 // How much a burst holds back: then the next one is refused, and leaves with all the others.
@@ -37,7 +33,7 @@ const (
 // Open begins a burst, or goes on with one: one that has lasted long enough ends before.
 func (b *Burst) Open() {
 	b.mu.Lock()
-	late := b.n > 0 && Now()-b.since >= burstTime
+	late := b.n > 0 && infer.Now()-b.since >= burstTime
 	b.open = true
 	b.mu.Unlock()
 	if late {
@@ -45,10 +41,11 @@ func (b *Burst) Open() {
 	}
 }
 
-// Add says that d has got something to do at a time, on the clock of Now, and is told at the
-// end of the burst. False: it has to dispatch at once, as there is no burst (also where b is
-// nil), or it has lasted long enough.
-func (b *Burst) Add(d Dispatcher, now int64) bool {
+var _ infer.Gatherer = (*Burst)(nil)
+
+// Add is infer.Gatherer's. It is false where there is no burst (also where b is nil), or it
+// has lasted long enough.
+func (b *Burst) Add(d infer.Dispatcher, now int64) bool {
 	if b == nil {
 		return false
 	}
