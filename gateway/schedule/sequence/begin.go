@@ -92,7 +92,7 @@ func (c *Core) open(k key, e *queue.Entry) *sequence {
 	return s
 }
 
-// Yields is drive.Sharer.Yields: what has no slot has begun nothing, so that a sequence of the
+// Yields is drive.Core.Yields: what has no slot has begun nothing, so that a sequence of the
 // backlog may give way with all its requests.
 func (c *Core) Yields(e *queue.Entry) *queue.Entry {
 	s := c.shares.yields(c.ownerOf(c.request(e)), max(e.Weight, 1), c.limit)

@@ -63,11 +63,7 @@ type Core struct {
 	flush     bool
 }
 
-var (
-	_ drive.Core     = (*Core)(nil)
-	_ drive.Judge    = (*Core)(nil)
-	_ drive.Repeater = (*Core)(nil)
-)
+var _ drive.Core = (*Core)(nil)
 
 func newCore(r rules) *Core {
 	c := &Core{rules: r, Instances: queue.NewInstances(r.instances), live: map[key]*sequence{},
@@ -89,7 +85,7 @@ func (c *Core) Full(*queue.Entry) bool {
 	return c.waiting >= c.limit
 }
 
-// Admit is drive.Judge.Admit: a request that begins no sequence must belong to one.
+// Admit is drive.Core.Admit: a request that begins no sequence must belong to one.
 // Source: SequenceBatchScheduler::Enqueue of the original.
 func (c *Core) Admit(e *queue.Entry) error {
 	r := c.request(e)
@@ -126,7 +122,7 @@ func name(id infer.Correlation) string {
 	return strconv.FormatUint(id.ID, 10)
 }
 
-// Verdict is drive.Judge.Verdict.
+// Verdict is drive.Core.Verdict.
 func (c *Core) Verdict(e *queue.Entry) error { return of(e).fate }
 
 // Add is drive.Core.Add.
@@ -427,7 +423,7 @@ func (c *Core) Again(e *queue.Entry) bool {
 	return e.Losses <= 1 && c.back(e)
 }
 
-// Repeat is drive.Repeater.Repeat. An iterative request is the first of its sequence only
+// Repeat is drive.Core.Repeat. An iterative request is the first of its sequence only
 // once.
 func (c *Core) Repeat(e *queue.Entry) bool {
 	if !c.iterative {

@@ -47,6 +47,19 @@ type Core interface {
 	Restore(from *queue.Instances)
 	// Flush says that nothing will be added any more.
 	Flush()
+
+	// Admit refuses an entry, before it is added, for a reason of the core's own; nil: it
+	// may be.
+	Admit(e *queue.Entry) error
+	// Verdict is what the request of an entry that Expire took out hears; nil: it waited
+	// too long.
+	Verdict(e *queue.Entry) error
+	// Yields is the waiting entry that gives way to e in a full line, which is divided
+	// between callers; nil: none does.
+	Yields(e *queue.Entry) *queue.Entry
+	// Repeat puts an entry whose batch ended, and whose request asks to be executed again,
+	// back in front of what waits with it. False: it may not go on.
+	Repeat(e *queue.Entry) bool
 }
 
 var _ Core = (*queue.Core)(nil)
@@ -245,7 +258,7 @@ func (d *Driver) admitLocked(it *item) (rival *item, err error) {
 			return nil, infer.Refusef(infer.Unavailable, infer.ReasonQueueFull, "%sExceeds maximum queue size", it.req.Prefix())
 		}
 	}
-	if err := d.admit(it); err != nil {
+	if err := d.core.Admit(&it.Entry); err != nil {
 		return nil, err
 	}
 	alone := !d.cfg.Batches || (!d.cfg.Holds && it.req.Burst == nil && d.core.Idle())
@@ -272,11 +285,21 @@ func (d *Driver) nextLocked(now int64) {
 
 // post gives batches to their instances, without the lock.
 func (d *Driver) post(b *batch) {
-	if b != nil {
-		for p := (posting{b: b}); !p.run(d); {
-		}
+	for b != nil {
+		next := b.post
+		b.post = nil
+		b = joined(d.postOne(b), next)
 	}
 	d.flushLimits()
+}
+
+// postOne gives a batch to its instance, or ends it. What that has formed is to be posted next.
+func (d *Driver) postOne(b *batch) (formed *batch) {
+	defer d.caught("the end of a batch met a fault")
+	if b.fault == nil && d.execute(b) {
+		return nil
+	}
+	return b.failed()
 }
 
 // joined is two lists of batches as one.

@@ -58,66 +58,45 @@ type ending struct {
 	// halted is why items that ask to be executed again are not, where the core says why.
 	halted map[int]error
 	early  bool // its answers go before the next batch: what that answers comes behind them
-	step   int
 }
 
-// conclude is what follows when a batch has ended.
+// conclude is what follows when a batch has ended. Each step is taken, whatever became of the
+// steps before it.
 func (b *batch) conclude(e *ending) {
+	d := b.d
 	if e.fault != nil {
 		b.release(e.again)
 	}
-	for !b.tell(e) {
+	if e.early {
+		d.step(func() { b.hand(e.res, e.times) })
 	}
-}
-
-// tell goes through the steps until one panics: false, and it goes on behind it. Each step
-// notes the next one first.
-func (b *batch) tell(e *ending) (over bool) {
-	d := b.d
-	defer func() {
-		if !over {
-			d.log("the end of a batch met a fault", infer.Recovered(recover()))
-		}
-	}()
-	switch e.step {
-	case 0:
-		e.step = 1
-		if e.early {
-			b.hand(e.res, e.times)
-		}
-		fallthrough
-	case 1:
-		e.step = 2
-		d.post(e.posts)
-		fallthrough
-	case 2:
-		e.step = 3
-		if e.delta != 0 {
-			d.queued(e.delta)
-		}
-		if o := d.deps.Observer; o != nil && e.res.Err == nil {
-			o.Executed(len(b.Requests)-b.nulls, b.executedRows(), e.times.compute())
-		}
-		fallthrough
-	case 3:
-		e.step = 4
-		if !e.early {
-			b.hand(e.res, e.times)
-		}
-		fallthrough
-	case 4:
-		e.step = 5
-		b.settle(e)
-		fallthrough
-	case 5:
-		e.step = 6
-		b.letGo()
+	d.step(func() { d.post(e.posts) })
+	d.step(func() { b.observed(e) })
+	if !e.early {
+		d.step(func() { b.hand(e.res, e.times) })
 	}
+	d.step(func() { b.settle(e) })
+	d.step(b.letGo)
 	if e.late != nil {
 		d.tell(e.late)
 	}
 	d.carryRest(&e.news)
-	return true
+}
+
+// step takes one step of a batch's end. A panic of it goes no further.
+func (d *Driver) step(f func()) {
+	defer d.caught("the end of a batch met a fault")
+	f()
+}
+
+// observed tells the observer of a batch that has ended.
+func (b *batch) observed(e *ending) {
+	if e.delta != 0 {
+		b.d.queued(e.delta)
+	}
+	if o := b.d.deps.Observer; o != nil && e.res.Err == nil {
+		o.Executed(len(b.Requests)-b.nulls, b.executedRows(), e.times.compute())
+	}
 }
 
 // end frees the instance and forms the next batches, and notes which items will be tried

@@ -7,35 +7,10 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// Judge is a Core that has reasons of its own to refuse a request.
-type Judge interface {
-	// Admit refuses an entry before it is added; nil: it may be.
-	Admit(e *queue.Entry) error
-	// Verdict is what the request of an entry that Expire took out hears; nil: it waited
-	// too long.
-	Verdict(e *queue.Entry) error
-}
-
-// Repeater is a Core whose requests may be executed several times.
-type Repeater interface {
-	// Repeat puts an entry whose batch ended back in front of what waits with it. false:
-	// it may not go on.
-	Repeat(e *queue.Entry) bool
-}
-
-func (d *Driver) admit(it *item) error {
-	if j, ok := d.core.(Judge); ok {
-		return j.Admit(&it.Entry)
-	}
-	return nil
-}
-
 // expired is the error of an entry that Expire took out.
 func (d *Driver) expired(e *queue.Entry) error {
-	if j, ok := d.core.(Judge); ok {
-		if err := j.Verdict(e); err != nil {
-			return err
-		}
+	if err := d.core.Verdict(e); err != nil {
+		return err
 	}
 	// Source: the text of the original's dynamic batch scheduler.
 	return infer.Refusef(infer.Unavailable, infer.ReasonQueueTimeout, "Request timeout expired")
@@ -100,10 +75,6 @@ func asksAgain(res *infer.Result, index int) bool {
 // others may not go on.
 func (b *batch) repeatLocked(e *ending) {
 	res, again := e.res, e.again
-	core, ok := b.d.core.(Repeater)
-	if !ok {
-		return
-	}
 	for i := range res.Responses {
 		r := &res.Responses[i]
 		if !r.Repeat || r.Index < 0 || r.Index >= len(b.items) || again[r.Index] {
@@ -113,7 +84,7 @@ func (b *batch) repeatLocked(e *ending) {
 		if _, done := it.state(); done || it.left || it.null {
 			continue
 		}
-		if !core.Repeat(&it.Entry) {
+		if !b.d.core.Repeat(&it.Entry) {
 			b.haltLocked(e, it)
 			continue
 		}
@@ -125,11 +96,7 @@ func (b *batch) repeatLocked(e *ending) {
 
 // haltLocked notes why an item may not be executed again.
 func (b *batch) haltLocked(e *ending, it *item) {
-	j, ok := b.d.core.(Judge)
-	if !ok {
-		return
-	}
-	if err := j.Verdict(&it.Entry); err != nil {
+	if err := b.d.core.Verdict(&it.Entry); err != nil {
 		if e.halted == nil {
 			e.halted = map[int]error{}
 		}

@@ -10,10 +10,7 @@ import (
 // the model is not ready (Fault).
 type none struct{ d *Driver }
 
-var (
-	_ Core  = none{}
-	_ Judge = none{}
-)
+var _ Core = none{}
 
 // beginLocked begins with a new core and its stage. A panic leaves the driver without.
 func (d *Driver) beginLocked() {
@@ -56,4 +53,6 @@ func (none) Up(int)                                                   {}
 func (none) Hold(int, bool)                                           {}
 func (none) Can(int) bool                                             { return false }
 func (none) Restore(*queue.Instances)                                 {}
+func (none) Yields(*queue.Entry) *queue.Entry                         { return nil }
+func (none) Repeat(*queue.Entry) bool                                 { return false }
 func (none) Flush()                                                   {}

@@ -211,49 +211,22 @@ func (w *waiting) remove(it *item) {
 
 // The calls of what others gave us, without the lock. A panic of theirs goes no further.
 
-// posting is batches on their way to their instances.
-type posting struct {
-	b   *batch // the next one
-	now *batch // is being given away; nil: none is
-}
-
-// run gives batches away until one of the calls panics: false, and it is to be called again.
-// A caller that left between the batch's forming and its posting is cancelled after it.
-func (p *posting) run(d *Driver) (over bool) {
+// execute gives a batch to its instance. A caller that left between the batch's forming and its
+// posting is cancelled after it. False: it panicked, and the batch is to end. Results may come
+// all the same, so its items are not used again.
+func (d *Driver) execute(b *batch) (ok bool) {
 	defer func() {
-		if !over {
-			p.fail(d, recover())
+		if !ok {
+			d.log("an instance met a fault: its batch is refused", infer.Recovered(recover()))
+			ok = !b.spoilLive()
 		}
 	}()
-	for b := p.b; b != nil; b = p.b {
-		p.b, b.post = b.post, nil
-		if b.fault != nil {
-			p.b = joined(b.failed(), p.b)
-			continue
-		}
-		p.now = b
-		d.deps.Executors[b.instance].Execute(&b.Batch)
-		p.now = nil
-		b.posted.Store(true)
-		if b.leavers.Load() > 0 {
-			d.cancelLeavers(b)
-		}
+	d.deps.Executors[b.instance].Execute(&b.Batch)
+	b.posted.Store(true)
+	if b.leavers.Load() > 0 {
+		d.cancelLeavers(b)
 	}
 	return true
-}
-
-// fail ends the batch whose Execute has panicked. Results may come all the same, so its
-// items are not used again.
-func (p *posting) fail(d *Driver, v any) {
-	d.log("an instance met a fault: its batch is refused", infer.Recovered(v))
-	b := p.now
-	if b == nil {
-		return
-	}
-	p.now = nil
-	if b.spoilLive() {
-		p.b = joined(b.failed(), p.b)
-	}
 }
 
 // spoilLive is spoil, of a batch that then is to end. false: it has ended, and its items may

@@ -235,3 +235,12 @@ func (h *deadlineHeap) Pop() any {
 	e.heap = -1
 	return e
 }
+
+// Admit is drive.Core's: what there is room for may come.
+func (c *Core) Admit(*Entry) error { return nil }
+
+// Verdict is drive.Core's: what expires has waited too long.
+func (c *Core) Verdict(*Entry) error { return nil }
+
+// Repeat is drive.Core's: nothing is executed again.
+func (c *Core) Repeat(*Entry) bool { return false }
