@@ -14,8 +14,9 @@ func (d *Driver) await(ctx context.Context, it *item, send infer.SendFunc) error
 		select {
 		case <-it.wake:
 		case <-done:
-			d.leave(it)
-			return left(ctx, it.reqAndRecycle(d))
+			req := it.req
+			d.end(it, false)
+			return left(ctx, req)
 		}
 		parts := it.take(room[:0])
 		for i := range parts {
@@ -26,21 +27,10 @@ func (d *Driver) await(ctx context.Context, it *item, send infer.SendFunc) error
 			for k := i + 1; k < len(parts); k++ {
 				parts[k].mem.Release()
 			}
-			if final {
-				d.finish(it)
-			} else {
-				d.leave(it)
-			}
-			d.recycle(it)
+			d.end(it, final)
 			return err
 		}
 	}
-}
-
-func (it *item) reqAndRecycle(d *Driver) *infer.Request {
-	req := it.req
-	d.recycle(it)
-	return req
 }
 
 // finish forgets an answered item.

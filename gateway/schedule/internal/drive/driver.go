@@ -172,22 +172,60 @@ func (d *Driver) Do(ctx context.Context, req *infer.Request, send infer.SendFunc
 
 // DoOf is Do of a request whose entry the core gets with a Group.
 func (d *Driver) DoOf(ctx context.Context, req *infer.Request, send infer.SendFunc, group any) error {
+	it, err := d.begin(ctx, req, group, nil)
+	if err != nil {
+		return err
+	}
+	return d.await(ctx, it, send)
+}
+
+// begin puts a request into the line. Its answers go to a sink; nil: its caller awaits them.
+// The caller has a reference to the item, and the sink's request one of its own, since its
+// answer may come at once.
+func (d *Driver) begin(ctx context.Context, req *infer.Request, group any, to infer.Sink) (*item, error) {
 	if ctx.Err() != nil {
-		return left(ctx, req)
+		return nil, left(ctx, req)
 	}
 	it := d.items.Get().(*item)
 	it.reset(req)
 	it.Group = group
 	if err := d.prepare(it); err != nil {
 		d.recycle(it)
-		return err
+		return nil, err
 	}
-	if err := d.enqueue(it); err != nil {
-		d.layout.freePrivate(it)
+	if to != nil {
+		it.to, it.ctx = to, ctx
+		it.refs.Add(1)
+	}
+	err := d.enqueue(it)
+	if err == nil {
+		return it, nil
+	}
+	d.layout.freePrivate(it)
+	if to != nil {
 		d.recycle(it)
-		return err
 	}
-	return d.await(ctx, it, send)
+	d.recycle(it)
+	return nil, err
+}
+
+// end forgets an item whose request has its end. final says that it had its last answer; else
+// its caller is gone.
+func (d *Driver) end(it *item, final bool) {
+	if it.to != nil {
+		it.mu.Lock()
+		it.over = true
+		it.mu.Unlock()
+	}
+	if final {
+		d.finish(it)
+	} else {
+		d.leave(it)
+	}
+	if it.to != nil {
+		it.unwatch()
+	}
+	d.recycle(it)
 }
 
 func (d *Driver) enqueue(it *item) error {

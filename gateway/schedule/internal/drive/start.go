@@ -23,23 +23,8 @@ func (d *Driver) Start(ctx context.Context, req *infer.Request, to infer.Sink) b
 	if d.cfg.Preserve || d.cfg.Model.Decoupled || d.staged {
 		return false
 	}
-	if ctx.Err() != nil {
-		infer.Flush(to.Done(left(ctx, req)))
-		return true
-	}
-	it := d.items.Get().(*item)
-	it.reset(req)
-	if err := d.prepare(it); err != nil {
-		d.recycle(it)
-		infer.Flush(to.Done(err))
-		return true
-	}
-	it.to, it.ctx = to, ctx
-	it.refs.Add(1) // Start's own: the answer may come before enqueue returns
-	if err := d.enqueue(it); err != nil {
-		d.layout.freePrivate(it)
-		d.recycle(it)
-		d.recycle(it)
+	it, err := d.begin(ctx, req, nil, to)
+	if err != nil {
 		infer.Flush(to.Done(err))
 		return true
 	}
@@ -200,14 +185,7 @@ func (d *Driver) send(it *item, final bool, resp *infer.Response, err error) (ov
 	if !final && err == nil {
 		return false, nil
 	}
-	it.mu.Lock()
-	it.over = true
-	it.mu.Unlock()
-	if !final {
-		d.leave(it)
-	}
-	it.unwatch()
-	d.recycle(it)
+	d.end(it, final)
 	return true, err
 }
 
