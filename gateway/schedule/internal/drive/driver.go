@@ -321,54 +321,6 @@ func (d *Driver) nextLocked(now int64) {
 	}
 }
 
-// post gives batches to their instances, without the lock.
-func (d *Driver) post(b *batch) {
-	for b != nil {
-		next := b.post
-		b.post = nil
-		b = joined(d.postOne(b), next)
-	}
-	d.flushLimits()
-}
-
-// postOne gives a batch to its instance, or ends it. What that has formed is to be posted next.
-func (d *Driver) postOne(b *batch) (formed *batch) {
-	defer d.caught("the end of a batch met a fault")
-	if b.fault == nil && d.execute(b) {
-		return nil
-	}
-	return b.failed()
-}
-
-// joined is two lists of batches as one.
-func joined(a, b *batch) *batch {
-	if a == nil {
-		return b
-	}
-	last := a
-	for last.post != nil {
-		last = last.post
-	}
-	last.post = b
-	return a
-}
-
-func (d *Driver) cancelLeavers(b *batch) {
-	d.mu.Lock()
-	var gone []int
-	if !b.ended {
-		for i, it := range b.items {
-			if it.left {
-				gone = append(gone, i)
-			}
-		}
-	}
-	d.mu.Unlock()
-	for _, i := range gone {
-		d.cancel(b, i)
-	}
-}
-
 // fire is the timer: queue timeouts and the end of delays.
 func (d *Driver) fire() {
 	var n news
