@@ -16,13 +16,15 @@ import (
 
 // openAuth reads who may do what, and puts that before everything.
 func (g *Gateway) openAuth() (err error) {
-	if g.auth, err = auth.New(g.cfg.Auth, g.logger); err != nil {
+	deps := auth.Deps{Log: g.logger}
+	if g.cfg.Auth.ReadsFiles() {
+		deps.Reloaded = g.stats.Reload("policy").Done
+	}
+	if g.auth, err = auth.New(g.cfg.Auth, deps); err != nil {
 		return err
 	}
-	if g.cfg.Auth.ReadsFiles() {
-		reload := g.stats.Reload("policy")
-		reload.Done(nil) // New has read the files
-		g.auth.Reloaded(reload.Done)
+	if deps.Reloaded != nil {
+		deps.Reloaded(nil) // New has read the files
 	}
 	g.stats.Before(g.guarded)
 	return nil

@@ -98,7 +98,8 @@ func matrix(t *testing.T) (*auth.Auth, map[string]string) {
 			t.Fatal(err)
 		}
 	}
-	a, err := auth.New(auth.Config{Identity: filepath.Join(dir, "id"), Policy: filepath.Join(dir, "policy"), ClientMemory: auth.ClientMemoryAll}, slog.New(slog.DiscardHandler))
+	a, err := auth.New(auth.Config{Identity: filepath.Join(dir, "id"), Policy: filepath.Join(dir, "policy"), ClientMemory: auth.ClientMemoryAll},
+		auth.Deps{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,7 @@ func TestIssuersNamesDiffer(t *testing.T) {
 				"- {issuer: 'https://a.example', keys: ec.pem, audience: sluice" + field(row.first) + "}\n" +
 				"- {issuer: 'https://b.example', keys: ec.pem, audience: sluice" + field(row.second) + "}\n" +
 				"- {issuer: 'https://a.example', keys: ec.pem, audience: other" + field(row.first) + "}\n"})
-			_, err := New(Config{Identity: filepath.Join(dir, "id.yaml")}, slog.New(slog.DiscardHandler))
+			_, err := New(Config{Identity: filepath.Join(dir, "id.yaml")}, Deps{Log: slog.New(slog.DiscardHandler)})
 			if (err == nil) != row.good {
 				t.Errorf("got %v, want good %t", err, row.good)
 			}

@@ -32,13 +32,11 @@ type Config struct {
 // Auth is pipeline.Guard. Make it with New; Run keeps it up to date.
 type Auth struct {
 	cfg    Config
-	log    *slog.Logger
+	deps   Deps
 	now    func() time.Time
 	state  atomic.Pointer[state]
 	epoch  atomic.Uint64 // counts changes of keys: what was proved before is proved again
 	proved remembered
-
-	reloaded func(err error) // nil: nobody counts
 
 	// The loading goroutine's alone: New's caller, then Run.
 	sources  map[sourceID]*source
@@ -57,9 +55,16 @@ type state struct {
 // provedBound is how many checked credentials are remembered.
 const provedBound = 16384
 
+// Deps are the collaborators of an Auth.
+type Deps struct {
+	Log *slog.Logger
+	// Reloaded sees how each later reading of changed files went; nil: nobody counts.
+	Reloaded func(err error)
+}
+
 // New reads all files; what is wrong with them is its error.
-func New(cfg Config, log *slog.Logger) (*Auth, error) {
-	a := &Auth{cfg: cfg, log: log, now: time.Now, proved: newRemembered(provedBound), sources: map[sourceID]*source{}}
+func New(cfg Config, deps Deps) (*Auth, error) {
+	a := &Auth{cfg: cfg, deps: deps, now: time.Now, proved: newRemembered(provedBound), sources: map[sourceID]*source{}}
 	follower, l, err := configfile.Open(maxFile, time.Now(), a.load)
 	if err != nil {
 		return nil, err
@@ -75,19 +80,15 @@ func (c *Config) ReadsFiles() bool {
 	return c.Identity != "" || c.APIKeys != "" || c.Policy != "" || slices.ContainsFunc(c.HTTP, inFile) || slices.ContainsFunc(c.GRPC, inFile)
 }
 
-// Reloaded makes f see how each later reading of changed files went. It is called before
-// Run.
-func (a *Auth) Reloaded(f func(err error)) { a.reloaded = f }
-
 // Validate reads all files of a Config and gives what is wrong with them.
 func (c Config) Validate() error {
-	_, err := New(c, slog.New(slog.DiscardHandler))
+	_, err := New(c, Deps{Log: slog.New(slog.DiscardHandler)})
 	return err
 }
 
 // load reads all files into a new state.
 func (a *Auth) load(r *configfile.Reading) (*loading, error) {
-	l := &loading{files: r, log: a.log, fresh: func() { a.epoch.Add(1) }, sources: maps.Clone(a.sources), used: map[sourceID]*source{}}
+	l := &loading{files: r, log: a.deps.Log, fresh: func() { a.epoch.Add(1) }, sources: maps.Clone(a.sources), used: map[sourceID]*source{}}
 	return l, l.load(&a.cfg)
 }
 
@@ -158,16 +159,16 @@ func (a *Auth) look(now time.Time) {
 	case configfile.Changed:
 		a.use(loaded)
 	}
-	if a.reloaded != nil {
-		a.reloaded(err)
+	if a.deps.Reloaded != nil {
+		a.deps.Reloaded(err)
 	}
 	switch {
 	case err != nil:
-		a.log.Error("the old identity and policy stay in force", "error", err)
+		a.deps.Log.Error("the old identity and policy stay in force", "error", err)
 	case result == configfile.Changed:
-		a.log.Info("identity and policy were read again")
+		a.deps.Log.Info("identity and policy were read again")
 	default:
-		a.log.Info("the files of identity and policy are again those in force")
+		a.deps.Log.Info("the files of identity and policy are again those in force")
 	}
 }
 

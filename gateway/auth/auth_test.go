@@ -42,7 +42,7 @@ func write(t *testing.T, name, text string) {
 
 func newAuth(t *testing.T, cfg Config) *Auth {
 	t.Helper()
-	a, err := New(cfg, slog.New(slog.DiscardHandler))
+	a, err := New(cfg, Deps{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -446,7 +446,7 @@ func TestReload(t *testing.T) {
 	second, secondLine := newKey(t, "second", "")
 	dir := files(t, map[string]string{"keys": firstLine, "policy": "rules:\n- {principals: [first], actions: infer}\n"})
 	a := newAuth(t, Config{APIKeys: filepath.Join(dir, "keys"), Policy: filepath.Join(dir, "policy")})
-	a.log = slog.New(slog.DiscardHandler)
+	a.deps.Log = slog.New(slog.DiscardHandler)
 	ask := func(key string) infer.Code {
 		if err := a.Open(context.Background(), call(distant, "X-Api-Key", key)); err != nil {
 			return infer.CodeOf(err)

@@ -32,7 +32,7 @@ func opening(t testing.TB) map[string]struct {
 		}
 	}
 	with := func(cfg Config) *Auth {
-		a, err := New(cfg, discard)
+		a, err := New(cfg, Deps{Log: discard})
 		if err != nil {
 			t.Fatal(err)
 		}

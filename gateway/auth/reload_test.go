@@ -28,16 +28,16 @@ type following struct {
 
 func follow(t *testing.T, cfg Config) *following {
 	t.Helper()
-	a, err := New(cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &following{Auth: a}
-	a.Reloaded(func(err error) {
+	f := &following{}
+	a, err := New(cfg, Deps{Log: slog.New(slog.DiscardHandler), Reloaded: func(err error) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.heard = append(f.heard, err)
-	})
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Auth = a
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()
@@ -157,12 +157,12 @@ func TestStartWithNothing(t *testing.T) {
 		write(t, file, text)
 		for words, cfg := range map[string]Config{"a line 'no keys'": {APIKeys: file}, "'tokens: []'": {Identity: file},
 			"says nothing": {Policy: file}} {
-			if _, err := New(cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), words) {
+			if _, err := New(cfg, Deps{Log: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), words) {
 				t.Errorf("%q: %v, want %q", text, err, words)
 			}
 		}
 	}
-	if _, err := New(Config{Policy: filepath.Join(dir, "none")}, slog.New(slog.DiscardHandler)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := New(Config{Policy: filepath.Join(dir, "none")}, Deps{Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
 }

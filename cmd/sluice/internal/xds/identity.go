@@ -28,13 +28,12 @@ func (o *identityOptions) serve(ctx context.Context, log *slog.Logger, metrics *
 	if o.Identity == "" && o.APIKeys == "" && o.Policy == "" {
 		return run(nil)
 	}
-	a, err := auth.New(o.Config, log)
+	reload := metrics.Reload("policy")
+	a, err := auth.New(o.Config, auth.Deps{Log: log, Reloaded: reload.Done})
 	if err != nil {
 		return err
 	}
-	reload := metrics.Reload("policy")
 	reload.Done(nil) // New has read the files
-	a.Reloaded(reload.Done)
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(running) }()
