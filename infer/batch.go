@@ -109,6 +109,12 @@ type Executor interface {
 	Cancel(b *Batch, i int)
 }
 
+// Located is an Executor that knows where it is, for spans.
+type Located interface {
+	// Place names the instance and the worker that has it, "" where that is not known.
+	Place() (instance, worker string)
+}
+
 // Split cuts the outputs of a batch of n rows to the rows [first, first+rows) of one
 // request. Outputs whose first dimension is not n are an error of the model: Internal.
 // BYTES outputs are walked. out is appended to and returned; shapes are fresh slices.

@@ -46,6 +46,8 @@ type executor struct {
 	answered answered // of current
 }
 
+var _ infer.Located = (*executor)(nil)
+
 // Place names the instance and its worker, for spans.
 func (e *executor) Place() (instance, worker string) { return e.instance, e.worker }
 

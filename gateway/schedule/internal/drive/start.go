@@ -17,6 +17,8 @@ type watchable interface {
 	Unwatch(w lifetime.Watcher) bool
 }
 
+var _ watchable = (*lifetime.Context)(nil)
+
 // Start is schedule.Starter's. Answers that keep an order, come in any number or belong
 // to sequences need a goroutine that waits, so those schedulers say false.
 func (d *Driver) Start(ctx context.Context, req *infer.Request, to infer.Sink) bool {

@@ -2,19 +2,13 @@ package drive
 
 import "github.com/sluice-serve/sluice/infer"
 
-// whereabouts is an Executor that knows where it is; workers/client's does.
-type whereabouts interface {
-	// Place names the instance and the worker that has it, "" where that is not known.
-	Place() (instance, worker string)
-}
-
 // traced ends what spans tell of the batch, before any of its callers has its answer.
 func (b *batch) traced(res *infer.Result, now int64) {
 	defer b.d.caught("a trace met a fault")
 	t := b.trace
 	t.ID, t.Attempt, t.Requests, t.Rows = b.ID, b.Attempt, len(b.Requests)-b.nulls, b.executedRows()
 	t.Started, t.Ended, t.Compute, t.Err = b.started, now, res.Compute, res.Err
-	if e, ok := b.d.deps.Executors[b.instance].(whereabouts); ok {
+	if e, ok := b.d.deps.Executors[b.instance].(infer.Located); ok {
 		t.Instance, t.Worker = e.Place()
 	}
 	t.Done()
