@@ -14,11 +14,11 @@ func (d *Driver) post(b *batch) {
 
 // postOne gives a batch to its instance, or ends it. What that has formed is to be posted next.
 func (d *Driver) postOne(b *batch) (formed *batch) {
-	defer d.caught("the end of a batch met a fault")
 	if b.fault == nil && d.execute(b) {
 		return nil
 	}
-	return b.failed()
+	d.step(func() { formed = b.failed() })
+	return formed
 }
 
 // joined is two lists of batches as one.
