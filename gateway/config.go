@@ -152,7 +152,7 @@ type WorkersConfig struct {
 	ResponseArena int64    // bytes for each local worker
 	Stream        bool     // the gRPC stream on local workers too
 	// OpenTimeout is how long local workers wait for a sign of a request that a backend keeps
-	// open; 0: their default.
+	// open, and the gateway a little longer of those of all workers; 0: 5 min.
 	OpenTimeout time.Duration
 	Wait        time.Duration // --worker-wait-secs
 	// Processes is --worker-processes: backend → how models share processes; "" is for all others.

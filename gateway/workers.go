@@ -23,7 +23,7 @@ import (
 func workersConfig(c *Config) (client.Config, error) {
 	w := &c.Workers
 	out := client.Config{GatewayVersion: c.Version, RequestArena: w.RequestArena, ResponseArena: w.ResponseArena,
-		UseStream: w.Stream, WatchInterval: c.Metrics.Interval,
+		UseStream: w.Stream, WatchInterval: c.Metrics.Interval, OpenTimeout: w.OpenTimeout,
 		WaitTime: w.Wait, Processes: w.Processes, MaxProcesses: w.ProcessLimit}
 	if w.Local {
 		var err error

@@ -53,6 +53,7 @@ LIES = {
             "error=w.Error(code=4, message='x'))))",
     "free twice": "Free = Job.free; Job.free = lambda self: (Free(self), Free(self))",
     "free at the end": "Job.free = lambda self: self.send(w.ExecuteResponse(result=w.Result(batch=self.batch.id, free=True)))",
+    "forgets": "worker.Sleeper.late = lambda self, job: self.room.release()",
     "free without room": "worker.w.LoadResponse = lambda **k: Load()",
     "file": "worker.Counter.about = {'formats': [w.ModelFormat(filename='../model.count')]}",
 }
@@ -243,6 +244,48 @@ def test_lies_about_free(joined, lie):
             except InferenceServerException:
                 return False
         harness.wait_for(answers, 30, "an honest worker in its place serves")
+
+
+def failed(server, ms):
+    """The text and the status of a request of the sleeper's that fails."""
+    with httpclient.InferenceServerClient(server.http, network_timeout=60, connection_timeout=60) as h:
+        with pytest.raises(InferenceServerException) as told:
+            sleep(httpclient, h, ms)
+    return told.value.status(), told.value.message()
+
+
+def test_silent(joined):
+    """The worker has no limit of its own: the gateway fails an open request of which it hears nothing for too long, and names it in
+    the log. The answer that comes in the end is dropped, and nobody else is harmed."""
+    server, _ = joined(flags=["--open-request-timeout-secs=1"])
+    begin = time.monotonic()
+    status, text = failed(server, 9000)
+    assert status == "500" and "gave no answer for" in text, (status, text)
+    assert time.monotonic() - begin < 8.5, "it fails before its answer comes"
+    line = next(line for line in server.log().splitlines() if "nothing was heard of it" in line)
+    assert "sleeper" in line and "127.0.0.1" in line, line
+    with httpclient.InferenceServerClient(server.http, network_timeout=60) as h:
+        assert sleep(httpclient, h, 5) == 5
+        harness.wait_for(lambda: time.monotonic() - begin > 10, 20, "the answer has come")
+        assert sleep(httpclient, h, 5) == 5
+    assert "is lost" not in server.log()
+
+
+def test_forgotten(joined):
+    """Requests that the worker has forgotten count as open until their model is unloaded, which is no fault then."""
+    server, _ = joined("forgets", flags=["--open-request-timeout-secs=1", "--model-control-mode=explicit", "--load-model=*"])
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(failed(server, 1)[0])) for _ in range(8)]
+    [t.start() for t in threads]
+    [t.join(60) for t in threads]
+    assert got == ["500"] * 8
+    with httpclient.InferenceServerClient(server.http, network_timeout=60) as h:
+        begin = time.monotonic()
+        h.unload_model("sleeper")
+        assert time.monotonic() - begin < 5, "unload waits for nothing that was failed"
+        h.load_model("sleeper")
+        echo(httpclient, h, 1, b"x")
+    assert "is lost" not in server.log()
 
 
 def test_killed(joined):

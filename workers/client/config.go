@@ -46,7 +46,10 @@ type Config struct {
 	WatchInterval time.Duration // between reports of a worker; 1 s
 	HealthTimeout time.Duration // a worker silent for so long is ended; 10 s
 	WaitTime      time.Duration // how long a load waits for a worker that is down; 30 s
-	KillAfter     time.Duration // how long a worker may take to end by itself; 3 s
+	// OpenTimeout is how long nothing may be heard of an open request without a timeout of its
+	// own. Some time later it is failed: a worker does that first, if it does. 5 min
+	OpenTimeout time.Duration
+	KillAfter   time.Duration // how long a worker may take to end by itself; 3 s
 
 	Backoff      time.Duration // before the second restart in a row, doubled for each after; 100 ms
 	BackoffMax   time.Duration // 10 s
@@ -133,6 +136,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.WatchInterval, time.Second)
 	setDefault(&c.HealthTimeout, 10*time.Second)
 	setDefault(&c.WaitTime, 30*time.Second)
+	setDefault(&c.OpenTimeout, 5*time.Minute)
 	setDefault(&c.KillAfter, 3*time.Second)
 	setDefault(&c.Backoff, 100*time.Millisecond)
 	setDefault(&c.BackoffMax, 10*time.Second)

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -15,6 +16,8 @@ type link interface {
 	// cancel says that nobody waits for request i of a batch any more, which is in flight
 	// and whose cancel flags those are.
 	cancel(batch uint64, flags []uint32, i int)
+	// forget says that no result of a batch is waited for any more.
+	forget(batch uint64)
 }
 
 // executor is one instance as a scheduler sees it: infer.Executor. It outlives the
@@ -101,48 +104,57 @@ func (e *executor) Cancel(b *infer.Batch, i int) {
 	}
 }
 
-// find is the batch in flight that has that ID, and which of its requests were answered; nil:
-// there is none.
-func (e *executor) find(id uint64) (*infer.Batch, *answered) {
+// find is the batch in flight that has that ID, which of its requests were answered, and its
+// record if it was freed; nil: there is none.
+func (e *executor) find(id uint64) (*infer.Batch, *answered, *open) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.current != nil && e.current.ID == id {
-		return e.current, &e.answered
+		return e.current, &e.answered, nil
 	}
 	if o := e.opens.find(id); o != nil {
-		return o.batch, &o.answered
+		return o.batch, &o.answered, o
 	}
-	return nil, nil
+	return nil, nil, nil
 }
 
-// part delivers a result that others of its batch follow. An error says what the worker did
-// wrong.
-func (e *executor) part(b *infer.Batch, r *infer.Result) error {
+// part delivers a result that others of its batch follow; o is nil where the batch was not
+// freed before. woke is the batch's. An error says what the worker did wrong.
+func (e *executor) part(b *infer.Batch, o *open, r *infer.Result) (woke bool, err error) {
 	if r.Free {
-		if err := e.free(b); err != nil {
+		if o, err = e.free(b); err != nil {
 			r.Memory.Release()
-			return err
+			return b.Woke, err
 		}
 	}
+	if o != nil {
+		return o.deliver(b, r), nil
+	}
 	b.Deliver(r)
-	return nil
+	return b.Woke, nil
 }
 
-// finish makes the instance free, unless it was before, and delivers the final result.
-func (e *executor) finish(b *infer.Batch, r *infer.Result) {
+// finish makes the instance free, unless it was before, and delivers the final result. woke
+// is the batch's.
+func (e *executor) finish(b *infer.Batch, r *infer.Result) (woke bool) {
+	var o *open
 	e.mu.Lock()
 	mine := e.current == b
 	if mine {
 		e.endLocked()
 	} else {
-		mine = e.closeLocked(b)
+		o = e.closeLocked(b.ID)
 	}
 	e.mu.Unlock()
-	if !mine { // it was failed meanwhile
+	switch {
+	case o != nil:
+		return o.deliver(b, r)
+	case !mine: // it was failed meanwhile
 		r.Memory.Release()
-		return
+		return b.Woke
 	}
 	b.Deliver(r)
+	return b.Woke
 }
 
 func (e *executor) endLocked() {
@@ -162,7 +174,7 @@ func (e *executor) endLocked() {
 
 // overLocked tells who waits that nothing is in flight any more.
 func (e *executor) overLocked() {
-	if e.over != nil && e.current == nil && len(e.opens.all) == 0 {
+	if e.over != nil && !e.busyLocked() {
 		close(e.over)
 		e.over = nil
 	}
@@ -187,35 +199,44 @@ func (e *executor) detach() {
 func (e *executor) ended() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if (e.current != nil || len(e.opens.all) > 0) && e.over == nil {
+	if e.busyLocked() && e.over == nil {
 		e.over = make(chan struct{})
 	}
 	return e.over
+}
+
+// busyLocked says that somebody may wait for a batch's answers.
+func (e *executor) busyLocked() bool {
+	return e.current != nil || slices.ContainsFunc(e.opens.all, func(o *open) bool { return !o.silent })
 }
 
 // failAll ends what is in flight, the oldest batch first. No goroutine reads results of this
 // executor any more.
 func (e *executor) failAll(err error) {
 	e.mu.Lock()
-	batches := make([]*infer.Batch, 0, len(e.opens.all)+1)
+	opens := make([]*open, 0, len(e.opens.all))
 	for len(e.opens.all) > 0 {
-		b := e.opens.all[0].batch
-		batches = append(batches, b)
-		e.closeLocked(b)
+		opens = append(opens, e.closeLocked(e.opens.all[0].batch.ID))
 	}
-	if e.current != nil {
-		batches = append(batches, e.current)
-	}
+	current := e.current
 	e.endLocked()
 	e.mu.Unlock()
-	for _, b := range batches {
-		b.Deliver(&infer.Result{Err: err})
+	for _, o := range opens {
+		o.deliver(o.batch, &infer.Result{Err: err})
+	}
+	if current != nil {
+		current.Deliver(&infer.Result{Err: err})
 	}
 }
 
 // stop ends the executor after its instance was unloaded, and gives back its memory.
 func (e *executor) stop() {
 	e.mu.Lock()
+	if e.link != nil {
+		for _, o := range e.opens.all { // which are silent
+			e.link.forget(o.batch.ID)
+		}
+	}
 	e.link, e.stopped = nil, true
 	block := e.block
 	e.block = nil

@@ -156,6 +156,8 @@ func (l *laneLink) encode(e *executor) (int64, error) {
 
 func (l *laneLink) cancel(_ uint64, flags []uint32, i int) { atomic.StoreUint32(&flags[i], 1) }
 
+func (*laneLink) forget(uint64) {}
+
 // run reads completions until the lane is shut, after those that are in it, or the
 // worker breaks it.
 func (l *laneLink) run() error {
@@ -224,29 +226,26 @@ func (l *laneLink) complete(c *shm.Completion) (woke bool, err error) {
 	if e == nil {
 		return false, fmt.Errorf("a result came from mailbox %d, which has no instance", c.Mailbox)
 	}
-	b, done := e.find(c.Batch)
+	b, done, o := e.find(c.Batch)
 	if b == nil {
 		return false, fmt.Errorf("a result came for batch %d, which mailbox %d does not have", c.Batch, c.Mailbox)
 	}
 	if c.NoMemory {
 		l.memory.refused.Note()
 		err := infer.Refusef(infer.Unavailable, infer.ReasonMemory, "the worker had no memory left for the result")
-		e.finish(b, &infer.Result{Err: err})
-		return b.Woke, nil
+		return e.finish(b, &infer.Result{Err: err}), nil
 	}
-	r, err := l.receive(e, c, b, done)
+	r, err := l.receive(e, c, b, done, o)
 	if err != nil {
 		return false, err
 	}
 	if r.result.More {
-		err := e.part(b, &r.result)
-		return b.Woke, err
+		return e.part(b, o, &r.result)
 	}
-	e.finish(b, &r.result)
-	return b.Woke, nil
+	return e.finish(b, &r.result), nil
 }
 
-func (l *laneLink) receive(e *executor, c *shm.Completion, b *infer.Batch, done *answered) (*received, error) {
+func (l *laneLink) receive(e *executor, c *shm.Completion, b *infer.Batch, done *answered, o *open) (*received, error) {
 	if c.Length > maxDescriptor {
 		return nil, fmt.Errorf("a result's descriptor has %d bytes, the most is %d", c.Length, maxDescriptor)
 	}
@@ -261,7 +260,7 @@ func (l *laneLink) receive(e *executor, c *shm.Completion, b *infer.Batch, done 
 	if e.result.ID != c.Batch {
 		return nil, fmt.Errorf("the result of batch %d came for batch %d", e.result.ID, c.Batch)
 	}
-	if err := done.check(&e.result, b); err != nil {
+	if err := e.check(b, done, o); err != nil {
 		return nil, err
 	}
 	r := &received{memory: l.memory, token: c.Token}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/sluice-serve/sluice/infer"
 	workerpb "github.com/sluice-serve/sluice/proto/worker"
@@ -135,6 +136,13 @@ func (l *liar) lie(kind string, box uint32, off, n int64) error {
 		if err := l.send(kind, c, &r); err != nil {
 			return err
 		}
+	case "keeps silent":
+		if err := l.send(kind, c, &wire.Result{ID: b.ID, More: true, Free: true}); err != nil {
+			return err
+		}
+		if err := l.cancelled(off, n); err != nil {
+			return err
+		}
 	case "parts": // which is no lie
 		r.Outputs, r.Responses = nil, []wire.Response{{Outputs: r.Outputs}, {Err: "half", Code: infer.NotFound, Reason: "made up"}}
 		r.More = true
@@ -144,6 +152,22 @@ func (l *liar) lie(kind string, box uint32, off, n int64) error {
 		r.More, r.Responses[0].Final, r.Responses = false, true, r.Responses[:1]
 	}
 	return l.send(kind, c, &r)
+}
+
+// cancelled waits until the batch's request is cancelled.
+func (l *liar) cancelled(off, n int64) error {
+	flag, err := l.shared.Requests.View(off+wire.FlagsOffset(n), 4)
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for range tick.C {
+		if atomic.LoadUint32((*uint32)(unsafe.Pointer(&flag[0]))) != 0 {
+			return nil
+		}
+	}
+	return nil
 }
 
 func (l *liar) send(kind string, c shm.Completion, r *wire.Result) error {

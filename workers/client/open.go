@@ -2,6 +2,7 @@ package client
 
 import (
 	"slices"
+	"sync"
 
 	"github.com/sluice-serve/sluice/infer"
 )
@@ -10,13 +11,20 @@ import (
 const maxOpen = 1 << 16
 
 // open is a batch that was freed: its instance takes others, and its last result is still to
-// come.
+// come. But for turn and ended, the executor's mu guards it.
 type open struct {
 	batch    *infer.Batch
 	block    []byte   // where its descriptor stands in the arena; nil: nowhere
 	flags    []uint32 // its cancel flags, in block
 	copies   [][]byte // blocks of the arena that inputs were copied to
 	answered answered
+	silences []silence // by request; nil: nobody has looked at it yet
+	silent   bool      // its requests have their answers or were failed, and it has not ended
+
+	// turn is held during Deliver: results come of who reads them and of failSilent. It is
+	// taken before the executor's mu.
+	turn  sync.Mutex
+	ended bool // guarded by turn: the scheduler has the batch's end
 }
 
 // opens are the open batches of one instance, the oldest first. The executor's mu guards them.
@@ -26,6 +34,7 @@ type opens struct {
 	all      []*open
 }
 
+// find is the open batch of that ID; nil: there is none.
 func (o *opens) find(id uint64) *open {
 	for _, b := range o.all {
 		if b.batch.ID == id {
@@ -37,32 +46,46 @@ func (o *opens) find(id uint64) *open {
 
 // free makes the instance free while the batch stays open. An error says what the worker did
 // wrong.
-func (e *executor) free(b *infer.Batch) error {
+func (e *executor) free(b *infer.Batch) (*open, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	n := len(b.Requests)
 	switch {
 	case e.current != b:
-		return infer.Errorf(infer.Internal, "batch %d was freed twice", b.ID)
+		return nil, infer.Errorf(infer.Internal, "batch %d was freed twice", b.ID)
 	case e.opens.requests+n > e.opens.most:
-		return infer.Errorf(infer.Internal, "a batch of %d requests was freed while %d are open: the instance may have %d", n,
+		return nil, infer.Errorf(infer.Internal, "a batch of %d requests was freed while %d are open: the instance may have %d", n,
 			e.opens.requests, e.opens.most)
 	}
-	e.opens.all = append(e.opens.all, &open{batch: b, block: e.block, flags: e.flags, copies: e.copies, answered: e.answered})
+	o := &open{batch: b, block: e.block, flags: e.flags, copies: e.copies, answered: e.answered}
+	e.opens.all = append(e.opens.all, o)
 	e.opens.requests += n
 	e.current, e.block, e.flags, e.copies, e.answered = nil, nil, nil, nil, answered{}
-	return nil
+	return o, nil
 }
 
-// closeLocked ends an open batch; false: there is none.
-func (e *executor) closeLocked(b *infer.Batch) bool {
-	i := slices.IndexFunc(e.opens.all, func(o *open) bool { return o.batch == b })
-	if i < 0 {
+// deliver hands on a result, unless the scheduler has the batch's end. woke is the batch's.
+func (o *open) deliver(b *infer.Batch, r *infer.Result) (woke bool) {
+	o.turn.Lock()
+	defer o.turn.Unlock()
+	if o.ended {
+		r.Memory.Release()
 		return false
+	}
+	o.ended = !r.More
+	b.Deliver(r)
+	return b.Woke
+}
+
+// closeLocked ends an open batch; nil: there is none.
+func (e *executor) closeLocked(id uint64) *open {
+	i := slices.IndexFunc(e.opens.all, func(o *open) bool { return o.batch.ID == id })
+	if i < 0 {
+		return nil
 	}
 	o := e.opens.all[i]
 	e.opens.all = slices.Delete(e.opens.all, i, i+1)
-	e.opens.requests -= len(b.Requests)
+	e.opens.requests -= len(o.batch.Requests)
 	for _, c := range o.copies {
 		e.arena.Free(c)
 	}
@@ -70,5 +93,5 @@ func (e *executor) closeLocked(b *infer.Batch) bool {
 		e.arena.Free(o.block)
 	}
 	e.overLocked()
-	return true
+	return o
 }

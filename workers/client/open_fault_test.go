@@ -76,13 +76,15 @@ func TestLiarWantsTooMuch(t *testing.T) {
 }
 
 // nowhere is a link that takes all batches.
-type nowhere struct{ cancelled []string }
+type nowhere struct{ cancelled, forgotten []string }
 
 func (*nowhere) post(*executor) error { return nil }
 
 func (n *nowhere) cancel(batch uint64, _ []uint32, i int) {
 	n.cancelled = append(n.cancelled, fmt.Sprint(batch, "/", i))
 }
+
+func (n *nowhere) forget(batch uint64) { n.forgotten = append(n.forgotten, fmt.Sprint(batch)) }
 
 // The bound counts the requests of freed batches until their end.
 func TestOpenRequestsAreCounted(t *testing.T) {
@@ -98,11 +100,11 @@ func TestOpenRequestsAreCounted(t *testing.T) {
 		return b
 	}
 	one := batch(1, 2)
-	if err := e.part(one, &infer.Result{More: true, Free: true}); err != nil {
+	if _, err := e.part(one, nil, &infer.Result{More: true, Free: true}); err != nil {
 		t.Error(err)
 	}
 	two := batch(2, 2)
-	if err := e.part(two, &infer.Result{More: true, Free: true}); infer.CodeOf(err) != infer.Internal {
+	if _, err := e.part(two, nil, &infer.Result{More: true, Free: true}); infer.CodeOf(err) != infer.Internal {
 		t.Errorf("4 requests are open: %v", err)
 	}
 	e.Cancel(one, 1)
@@ -113,7 +115,7 @@ func TestOpenRequestsAreCounted(t *testing.T) {
 	if got := fmt.Sprint(l.cancelled); got != "[1/1 2/0]" {
 		t.Errorf("cancelled %s", got)
 	}
-	if err := e.part(two, &infer.Result{More: true, Free: true}); err != nil {
+	if _, err := e.part(two, nil, &infer.Result{More: true, Free: true}); err != nil {
 		t.Error(err)
 	}
 	over := e.ended()

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"slices"
 	"unsafe"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -91,31 +92,49 @@ func (r *received) setResponse(out *infer.RequestResult, w *wire.Response, b *in
 // Such a request may be another caller's already, so nothing may be read of it any more.
 type answered struct {
 	batch    uint64
-	requests []bool
+	requests []lastAnswer
+}
+
+// lastAnswer says what the last answer to a request was.
+type lastAnswer uint8
+
+const (
+	noAnswer    lastAnswer = iota // it is still to come
+	finalAnswer                   // a response
+	errorAnswer                   // an error
+)
+
+// has says that request i of a batch has its last answer.
+func (a *answered) has(batch uint64, i int) bool {
+	return a.batch == batch && i < len(a.requests) && a.requests[i] != noAnswer
 }
 
 // check is asked of each result before it is read with its batch's requests.
 func (a *answered) check(w *wire.Result, b *infer.Batch) error {
 	if a.batch == b.ID && len(a.requests) > 0 {
-		if len(w.Outputs) > 0 {
+		if len(w.Outputs) > 0 && slices.Contains(a.requests, finalAnswer) {
 			return infer.Errorf(infer.Internal, "an answer to a whole batch, of which requests have their final answers")
 		}
 		for i := range w.Responses {
-			if k := w.Responses[i].Index; k >= 0 && k < len(a.requests) && a.requests[k] {
+			if k := w.Responses[i].Index; k >= 0 && k < len(a.requests) && a.requests[k] == finalAnswer {
 				return infer.Errorf(infer.Internal, "an answer to request %d, which had its final answer", k)
 			}
 		}
 	}
 	for i := range w.Responses {
 		p := &w.Responses[i]
-		if !w.More || !p.Final || p.Repeat || p.Err != "" || p.Index < 0 || p.Index >= len(b.Requests) {
+		last := finalAnswer
+		if p.Err != "" {
+			last = errorAnswer
+		}
+		if !w.More || last == finalAnswer && (!p.Final || p.Repeat) || p.Index < 0 || p.Index >= len(b.Requests) {
 			continue
 		}
 		if a.batch != b.ID || len(a.requests) == 0 {
 			a.batch, a.requests = b.ID, grow(a.requests, len(b.Requests))
 			clear(a.requests)
 		}
-		a.requests[p.Index] = true
+		a.requests[p.Index] = last
 	}
 	return nil
 }

@@ -315,8 +315,9 @@ func (s *session) watch(ctx context.Context, c *Config, seen func(*workerpb.Watc
 // defaults the looks are together with the reports.
 const healthChecks = 5
 
-// guard fails the session when the worker is silent for too long, until ctx ends.
-func (s *session) guard(ctx context.Context, c *Config) {
+// guard fails the session when the worker is silent for too long, until ctx ends. look is
+// called now and then.
+func (s *session) guard(ctx context.Context, c *Config, look func(now int64)) {
 	t := tick.New(max(c.HealthTimeout/healthChecks, 1))
 	defer t.Stop()
 	s.alive.Store(true) // the first look may be an early one
@@ -330,6 +331,7 @@ func (s *session) guard(ctx context.Context, c *Config) {
 		if missed++; s.alive.Swap(false) {
 			missed = 0
 		}
+		look(infer.Now())
 	}
 	s.fail(fmt.Errorf("no sign of life for %v", c.HealthTimeout))
 }

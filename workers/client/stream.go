@@ -65,6 +65,12 @@ func (l *streamLink) cancel(batch uint64, _ []uint32, i int) {
 	l.signal()
 }
 
+func (l *streamLink) forget(batch uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.inFlight, batch)
+}
+
 func (l *streamLink) signal() {
 	select {
 	case l.wake <- struct{}{}:
@@ -114,14 +120,14 @@ func (l *streamLink) complete(m *workerpb.ExecuteResponse) error {
 	if e == nil {
 		return fmt.Errorf("a result came for batch %d, which is not in flight", id)
 	}
-	b, done := e.find(id)
+	b, done, o := e.find(id)
 	if b == nil {
 		return fmt.Errorf("a result came for batch %d, which its instance does not have", id)
 	}
 	if err := wire.ReadResult(m.GetResult(), m.Tensors, &e.result); err != nil {
 		return err
 	}
-	if err := done.check(&e.result, b); err != nil {
+	if err := e.check(b, done, o); err != nil {
 		return err
 	}
 	r := &received{}
@@ -130,11 +136,10 @@ func (l *streamLink) complete(m *workerpb.ExecuteResponse) error {
 	}
 	l.count(r)
 	if r.result.More {
-		return e.part(b, &r.result)
+		_, err := e.part(b, o, &r.result)
+		return err
 	}
-	l.mu.Lock()
-	delete(l.inFlight, id)
-	l.mu.Unlock()
+	l.forget(id)
 	e.finish(b, &r.result)
 	return nil
 }

@@ -122,7 +122,7 @@ func (w *worker) serve(ctx context.Context, s *session, begun []*group) (loaded 
 		loaded = time.Now()
 	})
 	s.tasks.Go(func() { s.watch(tasks, &w.owner.cfg, w.seen) })
-	s.tasks.Go(func() { s.guard(tasks, &w.owner.cfg) })
+	s.tasks.Go(func() { s.guard(tasks, &w.owner.cfg, w.failSilent) })
 	s.tasks.Go(func() { w.openPeers(tasks, s) })
 	w.log.Info("worker is up", "pid", s.hello.Pid, "version", s.hello.WorkerVersion, "local_lane", s.hello.Lane != 0)
 	grace := time.Duration(0)

@@ -368,7 +368,7 @@ func (s *Serve) workers() []flag {
 			set: boolInto(&w.Stream)},
 		{name: "open-request-timeout-secs", arg: "integer", def: "300", help: "Seconds for which nothing may be heard of a request that a backend keeps " +
 			"open (answers of its own time), in workers that are started; it is then failed. One with a timeout has that, and 30 s to end. " +
-			"Workers of --worker have a flag of their own.", set: durationInto(&w.OpenTimeout, time.Second)},
+			"Workers of --worker have a flag of their own; what they leave open for this long and 30 s more is failed here.", set: durationInto(&w.OpenTimeout, time.Second)},
 		{name: "gpus", arg: "integers", help: "CUDA ordinals to start workers for, separated by commas; 'none' for none. All that are found if not given.",
 			set: func(v string) error { return s.gpus(v) }},
 		{name: "onnxruntime", arg: "string", help: "Path of ONNX Runtime's shared library; the worker finds it if not given.", set: func(v string) error {
