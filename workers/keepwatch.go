@@ -35,6 +35,7 @@ type watched struct {
 	deadline int64             // of its own timeout, until that has passed; 0: none
 	expired  bool              // it has passed
 	gone     int64             // since when nobody waits for it; 0: somebody does
+	inferEnd int64             // when its phase "compute infer" ended; 0: it has not
 }
 
 func newKeepWatch(silence time.Duration) *keepWatch {

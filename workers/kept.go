@@ -98,7 +98,10 @@ func (k *keptBatch) Respond(i int, outputs []infer.Tensor, params infer.Params, 
 	defer k.mu.Unlock()
 	err := k.x.respond(k.x.index(i), outputs, params, final)
 	if err == nil {
-		k.watch[i].heard = infer.Now()
+		w := &k.watch[i]
+		if w.heard = infer.Now(); final && w.inferEnd == 0 {
+			k.x.inferEnd = w.heard
+		}
 	}
 	k.flush()
 	return err
@@ -111,6 +114,27 @@ func (k *keptBatch) Fail(i int, err error) error {
 	err = k.x.failOne(k.x.index(i), err)
 	k.flush()
 	return err
+}
+
+// InferDone fits backend.Open.
+func (k *keptBatch) InferDone(i int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.x.index(i) >= 0 && !k.ended && !k.x.requests[i].answered {
+		k.watch[i].inferEnd = infer.Now()
+		k.x.inferEnd = k.watch[i].inferEnd
+	}
+}
+
+// compute is how long the phases of request i took until now; zero where its backend did not
+// say. The caller holds mu.
+func (k *keptBatch) compute(i int) infer.ComputeTimes {
+	end := k.watch[i].inferEnd
+	if end == 0 {
+		return infer.ComputeTimes{}
+	}
+	inputEnd := max(k.x.inputEnd, k.x.start)
+	return infer.ComputeTimes{Input: inputEnd - k.x.start, Infer: max(end-inputEnd, 0), Output: infer.Now() - end}
 }
 
 // Watch fits backend.Open.

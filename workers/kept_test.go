@@ -27,6 +27,8 @@ type keeper struct {
 	opens  chan backend.Open
 	flags  map[uint64][]byte
 	open   uint32 // open requests that the worker said
+
+	compute infer.ComputeTimes // of the last result
 }
 
 type keeperConfig struct {
@@ -119,6 +121,7 @@ func (k *keeper) next(t *testing.T) (text string, data []byte) {
 		}
 		k.lane.Release(c.Token)
 	}
+	k.compute = res.Compute
 	text = fmt.Sprint(res.ID)
 	if res.More {
 		text += " more"
@@ -451,6 +454,55 @@ func TestExecuteFailsWhatItKept(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The phase "compute infer" of a request ends where its backend says, else with its answer.
+func TestComputeOfKeptRequests(t *testing.T) {
+	eachWay(t, func(t *testing.T, stream bool) {
+		const pause = 20 * time.Millisecond
+		k := startKeeper(t, keeperConfig{open: 8, stream: stream})
+		wait := func() {
+			tick := time.NewTimer(pause)
+			<-tick.C
+		}
+		check := func(what string, infers, outputs time.Duration) {
+			t.Helper()
+			if c := k.compute; c.Infer < int64(infers) || c.Output < int64(outputs) || c.Input < 0 {
+				t.Errorf("%s: %+v, want at least %v and %v", what, c, infers, outputs)
+			}
+		}
+		k.send(t, 1, 3)
+		o := k.kept(t)
+		k.want(t, "1 more free")
+		wait()
+		o.InferDone(0)
+		o.InferDone(7)
+		wait()
+		fine(t, echoTo(o, 0, true))
+		k.want(t, "1 more 0:final")
+		check("a request whose end was said", pause, pause)
+		fine(t, echoTo(o, 1, true))
+		k.want(t, "1 more 1:final")
+		if k.compute != (infer.ComputeTimes{}) {
+			t.Errorf("a request whose end was not said: %+v", k.compute)
+		}
+		o.InferDone(2)
+		wait()
+		fine(t, echoTo(o, 2, true))
+		k.want(t, "1 2:final")
+		check("a batch, which computes as long as its last request", 2*pause, pause)
+		o.InferDone(2) // it has ended
+		k.send(t, 2, 2)
+		o = k.kept(t)
+		k.want(t, "2 more free")
+		o.InferDone(0)
+		fine(t, echoTo(o, 0, true))
+		k.want(t, "2 more 0:final")
+		wait()
+		fine(t, echoTo(o, 1, true))
+		k.want(t, "2 1:final")
+		check("a batch that ends with a request whose end was not said", pause, 0)
+	})
 }
 
 // A batch that was kept is used through what Keep gave, and who declares no open requests keeps

@@ -129,6 +129,9 @@ func (x *execution) respond(i int, outputs []infer.Tensor, params infer.Params, 
 	}
 	d.result.Responses = append(d.result.Responses, wire.Response{Index: i, Final: final, Params: slices.Clone(params), Outputs: out})
 	if d == &x.part {
+		if x.kept != nil {
+			d.result.Compute = x.kept.compute(i)
+		}
 		if err := x.inst.transport.send(x, d); err != nil {
 			return err
 		}

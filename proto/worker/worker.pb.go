@@ -2467,7 +2467,7 @@ type Result struct {
 	Error     *Error                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`         // the whole batch failed; then no output and no response is set
 	Outputs   []*Output              `protobuf:"bytes,4,rep,name=outputs,proto3" json:"outputs,omitempty"`     // of the whole batch, rows first in the order of the requests
 	Responses []*Response            `protobuf:"bytes,5,rep,name=responses,proto3" json:"responses,omitempty"` // of single requests, in place of outputs
-	Compute   *ComputeTimes          `protobuf:"bytes,6,opt,name=compute,proto3" json:"compute,omitempty"`     // of the batch; in the last result alone
+	Compute   *ComputeTimes          `protobuf:"bytes,6,opt,name=compute,proto3" json:"compute,omitempty"`     // of the batch; with more, of the request that it answers
 	// With more, once for a batch: its instance takes the next batch from now on, and this
 	// batch stays open until its last result. Its inputs stay until then as well.
 	Free          bool `protobuf:"varint,7,opt,name=free,proto3" json:"free,omitempty"`

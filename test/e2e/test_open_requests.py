@@ -28,13 +28,14 @@ output { name: "OUT" data_type: TYPE_INT32 dims: 1 }
 instance_group { count: 1 kind: KIND_CPU }
 parameters { key: "CUSTOM_INFER_DELAY_NS" value { string_value: "50000000" } }
 """
+PHASES = SQUARE + 'parameters { key: "CUSTOM_OUTPUT_DELAY_NS" value { string_value: "150000000" } }\n'
 DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
-    for name, text in (("once", REPEAT), ("repeat", REPEAT + DECOUPLED), ("square", SQUARE + DECOUPLED)):
+    for name, text in (("once", REPEAT), ("repeat", REPEAT + DECOUPLED), ("square", SQUARE + DECOUPLED), ("phases", PHASES)):
         (root / name / "1").mkdir(parents=True)
         (root / name / "config.pbtxt").write_text(text)
     return root
@@ -153,6 +154,16 @@ def test_square(server):
     s.close()
     harness.wait_for(lambda: since(server, "square", before)[2:] == (22, 1), 5, "22 successes and a failure")
     assert since(server, "square", before)[0] == 23
+
+
+def test_compute_phases(server):
+    """A model that says when it has computed is not held to compute until it has answered."""
+    with httpclient.InferenceServerClient(server.http) as client:
+        assert client.infer("phases", square(httpclient, 3)).as_numpy("OUT")[0][0] == 3
+    s = server.get("/v2/models/phases/stats")["model_stats"][0]
+    times = {phase: s["inference_stats"][phase]["ns"] / s["inference_stats"]["success"]["count"] for phase in ("compute_infer", "compute_output")}
+    assert times["compute_infer"] >= 50e6 and times["compute_output"] >= 150e6, times
+    assert s["batch_stats"][0]["compute_output"]["ns"] >= 150e6, s["batch_stats"]
 
 
 def test_cancelled_requests_leave(server):

@@ -186,6 +186,10 @@ type Open interface {
 	Respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error
 	// Fail ends request i with an error.
 	Fail(i int, err error) error
+	// InferDone marks the end of the phase "compute infer" of request i, until its answers; the
+	// last call before an answer counts. Without one the phase lasts until the answer. That of
+	// the batch ends with the last of its requests.
+	InferDone(i int)
 	// Watch has f called, on a goroutine of its own, when request i's own timeout has
 	// passed (the reason of cause is deadline; the request goes on), and when it is
 	// cancelled (cancelled) or failed by the worker (none), which is the last call. f is not

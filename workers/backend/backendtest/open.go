@@ -149,6 +149,16 @@ func (o *openBatch) Fail(i int, err error) error {
 	return o.b.fail(i, err)
 }
 
+// InferDone fits backend.Open.
+func (o *openBatch) InferDone(i int) {
+	o.b.mu.Lock()
+	defer o.b.mu.Unlock()
+	if i < 0 || i >= len(o.tells) {
+		_ = o.b.fault("InferDone of request %d, which the batch does not have", i)
+	}
+	o.b.InferMarks++
+}
+
 // Watch fits backend.Open.
 func (o *openBatch) Watch(i int, f func(cause error)) {
 	o.b.mu.Lock()

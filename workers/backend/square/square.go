@@ -164,11 +164,12 @@ func (a *answering) run() error {
 	outputs := []infer.Tensor{{Name: "OUT", Datatype: infer.Int32, Shape: slices.Repeat([]int64{1}, a.rank), Data: out}}
 	for i := range a.n {
 		empty := i+m.empty >= a.n
-		delay := m.inferDelay
-		if !empty {
-			delay += m.outputDelay
+		gone := pause(m.inferDelay, a.gone)
+		a.open.InferDone(a.index)
+		if !empty && !gone {
+			gone = pause(m.outputDelay, a.gone)
 		}
-		if pause(delay, a.gone) {
+		if gone {
 			pause(m.cancelDelay, nil)
 			return infer.Refusef(infer.Cancelled, infer.ReasonCancelled, "request was cancelled")
 		}
