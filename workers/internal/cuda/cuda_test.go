@@ -132,3 +132,68 @@ func TestOpenRefused(t *testing.T) {
 		}
 	}
 }
+
+// Memory of the device's own: copies within it are there when Copy returns, and what fails
+// leaves nothing behind.
+func TestOwnMemory(t *testing.T) {
+	library, control := cudatest.Controlled(t)
+	d, err := Open(library, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	h := NewHeap(d, 1<<20)
+	a, err := h.Alloc(10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := h.Alloc(10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Write(a.At, []byte("0123456789")); err != nil {
+		t.Error(err)
+	}
+	if err := d.Copy(b.At+2, a.At+5, 3); err != nil {
+		t.Error(err)
+	}
+	got := make([]byte, 10)
+	if err := d.Read(got, b.At); err != nil || string(got[2:5]) != "567" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if n := control.Copies(); n != [3]int64{1, 1, 1} {
+		t.Errorf("%v copies", n)
+	}
+	control.FailCopy.Store(700)
+	for name, err := range map[string]error{"cuMemcpyDtoD": d.Copy(a.At, b.At, 1), "cuMemcpyHtoD": d.Write(a.At, got), "cuMemcpyDtoH": d.Read(got, a.At)} {
+		if infer.CodeOf(err) != infer.Internal || !strings.Contains(err.Error(), name+": an illegal memory access was encountered (700)") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	control.Capacity.Store(control.Bytes.Load())
+	if _, err := h.Alloc(1 << 12); infer.ReasonOf(err) != infer.ReasonMemory || !strings.Contains(err.Error(), "cuMemAlloc: out of memory (2)") {
+		t.Errorf("a full device: %v", err)
+	}
+	for _, x := range []Block{a, b} {
+		if err := h.Free(x); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := h.Close(); err != nil || control.Allocations.Load() != 0 || control.Bytes.Load() != 0 {
+		t.Errorf("%d allocations of %d bytes are left, %v", control.Allocations.Load(), control.Bytes.Load(), err)
+	}
+	if err := d.Free(a.At); infer.CodeOf(err) != infer.Internal {
+		t.Errorf("freed twice: %v", err)
+	}
+	mem := make([]byte, 4096)
+	if err := d.Pin(mem, true); err != nil || control.Pinned.Load() != 1 {
+		t.Errorf("%d ranges are pinned, %v", control.Pinned.Load(), err)
+	}
+	if err := d.Unpin(mem); err != nil || control.Pinned.Load() != 0 {
+		t.Errorf("%d ranges are pinned, %v", control.Pinned.Load(), err)
+	}
+	control.FailPin.Store(801)
+	if err := d.Pin(mem, false); infer.CodeOf(err) != infer.Internal || !strings.Contains(err.Error(), "cuMemHostRegister: operation not supported (801)") {
+		t.Errorf("pinned: %v", err)
+	}
+}

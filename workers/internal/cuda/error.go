@@ -6,6 +6,7 @@ import "github.com/sluice-serve/sluice/infer"
 // Source: CUresult, cuda.h.
 const (
 	invalidValue   = 1
+	outOfMemory    = 2
 	invalidContext = 201
 	mapFailed      = 205
 	alreadyMapped  = 208
@@ -33,5 +34,13 @@ func (f *failure) opening() error {
 }
 
 func (f *failure) moving() error {
-	return infer.Errorf(infer.Internal, "CUDA shared memory: %s", f.text)
+	return infer.Errorf(infer.Internal, "CUDA memory: %s", f.text)
+}
+
+// taking is the error of an allocation.
+func (f *failure) taking(n int64) error {
+	if f.code == outOfMemory {
+		return infer.Refusef(infer.Unavailable, infer.ReasonMemory, "the device has no %d bytes: %s", n, f.text)
+	}
+	return f.moving()
 }

@@ -29,10 +29,16 @@ struct sl_cuda {
   int (*range)(unsigned long long *, size_t *, unsigned long long);
   int (*to_host)(void *, unsigned long long, size_t);
   int (*to_device)(unsigned long long, const void *, size_t);
+  int (*on_device)(unsigned long long, unsigned long long, size_t);
   int (*wait)(void *);
+  int (*alloc)(unsigned long long *, size_t);
+  int (*release)(unsigned long long);
+  int (*pin)(void *, size_t, unsigned);
+  int (*unpin)(void *);
 };
 
 enum { LAZY_ENABLE_PEER_ACCESS = 1 }; // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+enum { REGISTER_READ_ONLY = 8 };      // CU_MEMHOSTREGISTER_READ_ONLY
 
 static int fail(const sl_cuda *c, const char *what, int code, sl_cuda_error *e) {
   const char *text = NULL;
@@ -70,7 +76,12 @@ static int load(sl_cuda *c, int ordinal, sl_cuda_error *e) {
   c->range = find(c, "cuMemGetAddressRange_v2", "cuMemGetAddressRange", e);
   c->to_host = find(c, "cuMemcpyDtoH_v2", "cuMemcpyDtoH", e);
   c->to_device = find(c, "cuMemcpyHtoD_v2", "cuMemcpyHtoD", e);
+  c->on_device = find(c, "cuMemcpyDtoD_v2", "cuMemcpyDtoD", e);
   c->wait = find(c, "cuStreamSynchronize", NULL, e);
+  c->alloc = find(c, "cuMemAlloc_v2", "cuMemAlloc", e);
+  c->release = find(c, "cuMemFree_v2", "cuMemFree", e);
+  c->pin = find(c, "cuMemHostRegister_v2", "cuMemHostRegister", e);
+  c->unpin = find(c, "cuMemHostUnregister", NULL, e);
   if (e->code != 0) {
     return -1;
   }
@@ -181,4 +192,56 @@ int sl_cuda_write(sl_cuda *c, uint64_t to, const void *from, size_t n, sl_cuda_e
   // reads in another process, which no stream orders.
   // Source: "API synchronization behavior", CUDA Driver API.
   return leave(c, "cuStreamSynchronize", c->wait(NULL), e);
+}
+
+int sl_cuda_copy(sl_cuda *c, uint64_t to, uint64_t from, size_t n, sl_cuda_error *e) {
+  if (enter(c, e) != 0) {
+    return -1;
+  }
+  int code = c->on_device(to, from, n);
+  if (code != 0) {
+    return leave(c, "cuMemcpyDtoD", code, e);
+  }
+  // The host doesn't wait for a copy within the device, and who reads the copy may use
+  // another stream.
+  // Source: "API synchronization behavior", CUDA Driver API.
+  return leave(c, "cuStreamSynchronize", c->wait(NULL), e);
+}
+
+int sl_cuda_alloc(sl_cuda *c, size_t n, uint64_t *at, sl_cuda_error *e) {
+  unsigned long long p = 0;
+  if (enter(c, e) != 0) {
+    return -1;
+  }
+  int code = c->alloc(&p, n);
+  if (code != 0) {
+    return leave(c, "cuMemAlloc", code, e);
+  }
+  *at = p;
+  if (leave(c, "", 0, e) != 0) {
+    c->release(p);
+    return -1;
+  }
+  return 0;
+}
+
+int sl_cuda_free(sl_cuda *c, uint64_t at, sl_cuda_error *e) {
+  if (enter(c, e) != 0) {
+    return -1;
+  }
+  return leave(c, "cuMemFree", c->release(at), e);
+}
+
+int sl_cuda_pin(sl_cuda *c, void *at, size_t n, int read_only, sl_cuda_error *e) {
+  if (enter(c, e) != 0) {
+    return -1;
+  }
+  return leave(c, "cuMemHostRegister", c->pin(at, n, read_only ? REGISTER_READ_ONLY : 0), e);
+}
+
+int sl_cuda_unpin(sl_cuda *c, void *at, sl_cuda_error *e) {
+  if (enter(c, e) != 0) {
+    return -1;
+  }
+  return leave(c, "cuMemHostUnregister", c->unpin(at), e);
 }

@@ -25,4 +25,15 @@ int sl_cuda_drop(sl_cuda *c, uint64_t at, sl_cuda_error *e);
 int sl_cuda_read(sl_cuda *c, void *to, uint64_t from, size_t n, sl_cuda_error *e);
 int sl_cuda_write(sl_cuda *c, uint64_t to, const void *from, size_t n, sl_cuda_error *e);
 
+// sl_cuda_copy copies within the device, and returns when the copy is there.
+int sl_cuda_copy(sl_cuda *c, uint64_t to, uint64_t from, size_t n, sl_cuda_error *e);
+
+// sl_cuda_alloc takes memory of the device.
+int sl_cuda_alloc(sl_cuda *c, size_t n, uint64_t *at, sl_cuda_error *e);
+int sl_cuda_free(sl_cuda *c, uint64_t at, sl_cuda_error *e);
+
+// sl_cuda_pin makes mapped host memory page-locked; read_only: it is mapped for reading.
+int sl_cuda_pin(sl_cuda *c, void *at, size_t n, int read_only, sl_cuda_error *e);
+int sl_cuda_unpin(sl_cuda *c, void *at, sl_cuda_error *e);
+
 #endif

@@ -7,7 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 //go:embed testdata/fake.c
@@ -26,7 +30,7 @@ func Driver(t testing.TB) string {
 	if err := os.WriteFile(in, source, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command(compiler, "-shared", "-fPIC", "-O1", "-Wall", "-o", library, in).CombinedOutput(); err != nil {
+	if out, err := exec.Command(compiler, "-shared", "-fPIC", "-O1", "-Wall", "-o", library, in, "-ldl").CombinedOutput(); err != nil {
 		t.Fatalf("the fake CUDA driver does not compile: %v\n%s", err, out)
 	}
 	return library
@@ -36,4 +40,46 @@ func Driver(t testing.TB) string {
 func Handle(path string) (h [64]byte) {
 	copy(h[:], path)
 	return h
+}
+
+// Control is what a driver counts, in whatever processes have loaded it, and what a test makes it
+// do. All of it is read and written while they run.
+type Control struct {
+	ToDevice, ToHost, OnDevice atomic.Int64 // copies
+	Allocations, Bytes         atomic.Int64 // that were not given back
+	Pinned                     atomic.Int64 // ranges of host memory that are registered
+	Capacity                   atomic.Int64 // bytes that can be allocated; 0: any
+	FailCopy                   atomic.Int64 // the CUresult of copies; 0: they succeed
+	FailPin                    atomic.Int64 // the CUresult of registering; 0: it succeeds
+	FailAlloc                  atomic.Int64 // the CUresult of allocations; 0: they succeed
+}
+
+// Controlled is Driver with its Control, which is there from the driver's cuInit on.
+func Controlled(t testing.TB) (library string, c *Control) {
+	t.Helper()
+	library = Driver(t)
+	f, err := os.Create(filepath.Join(filepath.Dir(library), "control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	size := int(unsafe.Sizeof(Control{}))
+	if err := f.Truncate(int64(size)); err != nil {
+		t.Fatal(err)
+	}
+	mem, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Munmap(mem); err != nil {
+			t.Error(err)
+		}
+	})
+	return library, (*Control)(unsafe.Pointer(unsafe.SliceData(mem)))
+}
+
+// Copies are how many copies there were: to the device, to the host, on the device.
+func (c *Control) Copies() [3]int64 {
+	return [3]int64{c.ToDevice.Load(), c.ToHost.Load(), c.OnDevice.Load()}
 }
