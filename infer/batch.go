@@ -124,6 +124,14 @@ func Split(out []Tensor, outputs []Tensor, n, first, rows int) ([]Tensor, error)
 		if len(o.Shape) == 0 || o.Shape[0] != int64(n) {
 			return nil, Errorf(Internal, "output '%s' has shape %v, which does not begin with the batch's %d rows", o.Name, o.Shape, n)
 		}
+		if o.Place.IsResident() {
+			t, err := splitResident(o, n, first, rows)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, t)
+			continue
+		}
 		if !o.Place.IsZero() { // where its request wants it, so the batch is that request's
 			if rows != n {
 				return nil, Errorf(Internal, "output '%s' of %d rows lies in the memory of one of the batch's clients", o.Name, n)
@@ -141,6 +149,18 @@ func Split(out []Tensor, outputs []Tensor, n, first, rows int) ([]Tensor, error)
 		out = append(out, Tensor{Name: o.Name, Datatype: o.Datatype, Shape: shape, Data: data})
 	}
 	return out, nil
+}
+
+// splitResident cuts rows of a resident output, which is none of BYTES.
+func splitResident(o *Tensor, n, first, rows int) (Tensor, error) {
+	if size, err := ByteSize(o.Datatype, o.Shape); err != nil || o.Datatype == Bytes || size != o.Place.Size {
+		return Tensor{}, Errorf(Internal, "output '%s' of %s %v has %d bytes of device memory", o.Name, o.Datatype, o.Shape, o.Place.Size)
+	}
+	row := o.Place.Size / int64(n)
+	t := Tensor{Name: o.Name, Datatype: o.Datatype, Shape: append([]int64(nil), o.Shape...),
+		Place: Place{Region: o.Place.Region, Offset: o.Place.Offset + int64(first)*row, Size: int64(rows) * row}}
+	t.Shape[0] = int64(rows)
+	return t, nil
 }
 
 func splitRows(o *Tensor, n, first, rows int) ([]byte, error) {

@@ -171,6 +171,10 @@ func RetryOf(err error) time.Duration {
 // its worker; such a batch may be tried again when its requests are stateless.
 var ErrWorkerLost = errors.New("the model's worker process ended")
 
+// ErrTensorLost is in the chain of the failure of a request one of whose inputs was resident
+// (Place.IsResident) where a worker has ended. The request can't be executed again as it is.
+var ErrTensorLost = errors.New("a tensor in device memory was lost with its worker")
+
 // ErrDecoupled says that the model may answer a request any number of times, which
 // the call can't take. Front ends put their own words in its place.
 var ErrDecoupled = Errorf(Unsupported, "the call takes one response, and the model has a decoupled transaction policy")

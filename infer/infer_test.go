@@ -134,6 +134,27 @@ func TestSplit(t *testing.T) {
 	}
 }
 
+// Rows of a resident output are a part of its place; those of one in a client's memory can't be cut.
+func TestSplitResident(t *testing.T) {
+	o := Tensor{Name: "OUT", Datatype: FP32, Shape: []int64{4, 3}, Place: Place{Region: MaxRegions + 5, Offset: 48, Size: 48}}
+	got, err := Split(nil, []Tensor{o}, 4, 1, 2)
+	if err != nil || len(got) != 1 || got[0].Place != (Place{Region: MaxRegions + 5, Offset: 60, Size: 24}) || got[0].Shape[0] != 2 || o.Shape[0] != 4 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for name, change := range map[string]func(o *Tensor){
+		"a client's": func(o *Tensor) { o.Place.Region = MaxRegions },
+		"its size":   func(o *Tensor) { o.Place.Size-- },
+		"texts":      func(o *Tensor) { o.Datatype = Bytes },
+		"its shape":  func(o *Tensor) { o.Shape = []int64{4, 1 << 62} },
+	} {
+		bad := o
+		change(&bad)
+		if _, err := Split(nil, []Tensor{bad}, 4, 1, 2); CodeOf(err) != Internal {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestSplitOfTooManyElements(t *testing.T) {
 	wide := Tensor{Datatype: Bytes, Shape: []int64{3, 1 << 62}, Data: str("a", "b", "c")}
 	if got, err := Split(nil, []Tensor{wide}, 3, 0, 2); CodeOf(err) != Internal {

@@ -5,16 +5,21 @@ import (
 	"os"
 )
 
-// Place is where a tensor lies in a client's shared memory. The gateway knows the place
-// and never maps the memory: workers read and write it. The zero Place is none.
+// Place is where a tensor lies in a client's shared memory, or in device memory of a worker, where
+// it is resident. The gateway knows the place and never maps the memory: workers read and write it. The
+// zero Place is none.
 type Place struct {
-	Region uint32 // the region's slot (Region.Slot); 0: no place
+	Region uint32 // the region's slot (Region.Slot), or above MaxRegions that of a resident tensor; 0: no place
 	Offset int64  // from the start of the region's registered range, in bytes
 	Size   int64  // bytes that are there for the tensor
 }
 
 // IsZero says that there is no place.
 func (p Place) IsZero() bool { return p.Region == 0 }
+
+// IsResident says that the place is device memory of a worker: that of an output which lies where
+// it was made (RequestedOutput.Resident). It is read-only, and valid as long as its answer's Memory.
+func (p Place) IsResident() bool { return p.Region > MaxRegions }
 
 // MaxRegions is how many slots of regions there are; slots count from 1.
 const MaxRegions = 1 << 16

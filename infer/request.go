@@ -13,8 +13,8 @@ type Tensor struct {
 	Datatype Datatype
 	Shape    []int64
 	Data     []byte
-	// Place, where it is not zero, is where the tensor lies in a client's memory, and
-	// Data is nil.
+	// Place, where it is not zero, is where the tensor lies in a client's memory, or where it is
+	// resident, and Data is nil.
 	Place Place
 }
 
@@ -77,6 +77,9 @@ type RequestedOutput struct {
 	// Place, where it is not zero, is where the worker writes the output in place of
 	// answering it; an output that is larger is an error of the request.
 	Place Place
+	// Resident lets the output stay in the device memory that it was made in: the answer then has
+	// its Place, and no Data. Steps of an ensemble ask so for what goes to another one on that device.
+	Resident bool
 }
 
 // Request is one inference request, decoded. Fields up to Memory are set by the front

@@ -1472,7 +1472,10 @@ type LoadResponse struct {
 	Memory []*MemoryUsage         `protobuf:"bytes,1,rep,name=memory,proto3" json:"memory,omitempty"`
 	// How many requests of one instance may be open in batches that were freed; 0: no
 	// batch is freed before its last result.
-	OpenRequests  uint32 `protobuf:"varint,2,opt,name=open_requests,json=openRequests,proto3" json:"open_requests,omitempty"`
+	OpenRequests uint32 `protobuf:"varint,2,opt,name=open_requests,json=openRequests,proto3" json:"open_requests,omitempty"`
+	// Where all of its instances take tensors, and may leave them for each other's batches; none: HOST.
+	// DEVICE is the memory of the worker's device.
+	MemoryKinds   []MemoryKind `protobuf:"varint,3,rep,packed,name=memory_kinds,json=memoryKinds,proto3,enum=sluice.worker.v2.MemoryKind" json:"memory_kinds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1519,6 +1522,13 @@ func (x *LoadResponse) GetOpenRequests() uint32 {
 		return x.OpenRequests
 	}
 	return 0
+}
+
+func (x *LoadResponse) GetMemoryKinds() []MemoryKind {
+	if x != nil {
+		return x.MemoryKinds
+	}
+	return nil
 }
 
 type MemoryUsage struct {
@@ -1920,9 +1930,12 @@ func (x *Request) GetTimeoutNs() int64 {
 }
 
 type RequestedOutput struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Region        *Range                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"` // where it goes, and byte_size how much room is there; unset: into the result
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Name   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Region *Range                 `protobuf:"bytes,2,opt,name=region,proto3" json:"region,omitempty"` // where it goes, and byte_size how much room is there; unset: into the result
+	// In place of region, on the local lane alone: it may stay in the worker's device memory if
+	// it was made there. Its Output then names that by a slot.
+	Resident      bool `protobuf:"varint,3,opt,name=resident,proto3" json:"resident,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1969,6 +1982,13 @@ func (x *RequestedOutput) GetRegion() *Range {
 		return x.Region
 	}
 	return nil
+}
+
+func (x *RequestedOutput) GetResident() bool {
+	if x != nil {
+		return x.Resident
+	}
+	return false
 }
 
 type Parameter struct {
@@ -2290,10 +2310,10 @@ func (x *Segment) GetRegion() *Range {
 	return nil
 }
 
-// A part of a client's memory (OpenRegion).
+// A part of a client's memory (OpenRegion), or of a resident output.
 type Range struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Slot          uint32                 `protobuf:"varint,1,opt,name=slot,proto3" json:"slot,omitempty"`
+	Slot          uint32                 `protobuf:"varint,1,opt,name=slot,proto3" json:"slot,omitempty"`     // 1 to 65536: of OpenRegion; 65537 to 1048574: of a resident output
 	Offset        int64                  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"` // from the start of the region
 	ByteSize      int64                  `protobuf:"varint,3,opt,name=byte_size,json=byteSize,proto3" json:"byte_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2555,11 +2575,14 @@ func (x *Result) GetFree() bool {
 }
 
 type Output struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	DataType      modelconfig.DataType   `protobuf:"varint,2,opt,name=data_type,json=dataType,proto3,enum=inference.DataType" json:"data_type,omitempty"`
-	Shape         []int64                `protobuf:"varint,3,rep,packed,name=shape,proto3" json:"shape,omitempty"`
-	Region        *Range                 `protobuf:"bytes,4,opt,name=region,proto3" json:"region,omitempty"` // where its request wanted it, and it was put; unset: it comes with the message
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Name     string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	DataType modelconfig.DataType   `protobuf:"varint,2,opt,name=data_type,json=dataType,proto3,enum=inference.DataType" json:"data_type,omitempty"`
+	Shape    []int64                `protobuf:"varint,3,rep,packed,name=shape,proto3" json:"shape,omitempty"`
+	// Where its request wanted it, and it was put; or where it is resident, in a slot that the worker
+	// chose: batches of this connection may name it until the result's memory is given back, and the
+	// last of them has ended. Unset: it comes with the message.
+	Region        *Range `protobuf:"bytes,4,opt,name=region,proto3" json:"region,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3635,10 +3658,11 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\x06config\x18\x06 \x01(\v2\x16.inference.ModelConfigR\x06config\x12:\n" +
 	"\aoptions\x18\a \x01(\v2 .sluice.worker.v2.BackendOptionsR\aoptions\x12<\n" +
 	"\tinstances\x18\b \x03(\v2\x1e.sluice.worker.v2.InstanceSpecR\tinstances\x12\x12\n" +
-	"\x04like\x18\t \x01(\x04R\x04like\"j\n" +
+	"\x04like\x18\t \x01(\x04R\x04like\"\xab\x01\n" +
 	"\fLoadResponse\x125\n" +
 	"\x06memory\x18\x01 \x03(\v2\x1d.sluice.worker.v2.MemoryUsageR\x06memory\x12#\n" +
-	"\ropen_requests\x18\x02 \x01(\rR\fopenRequests\"N\n" +
+	"\ropen_requests\x18\x02 \x01(\rR\fopenRequests\x12?\n" +
+	"\fmemory_kinds\x18\x03 \x03(\x0e2\x1c.sluice.worker.v2.MemoryKindR\vmemoryKinds\"N\n" +
 	"\vMemoryUsage\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x03R\x02id\x12\x1b\n" +
@@ -3670,10 +3694,11 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\x0esequence_start\x18\a \x01(\bR\rsequenceStart\x12!\n" +
 	"\fsequence_end\x18\b \x01(\bR\vsequenceEnd\x12\x1d\n" +
 	"\n" +
-	"timeout_ns\x18\t \x01(\x03R\ttimeoutNs\"V\n" +
+	"timeout_ns\x18\t \x01(\x03R\ttimeoutNs\"r\n" +
 	"\x0fRequestedOutput\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +
-	"\x06region\x18\x02 \x01(\v2\x17.sluice.worker.v2.RangeR\x06region\"\xdb\x01\n" +
+	"\x06region\x18\x02 \x01(\v2\x17.sluice.worker.v2.RangeR\x06region\x12\x1a\n" +
+	"\bresident\x18\x03 \x01(\bR\bresident\"\xdb\x01\n" +
 	"\tParameter\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1f\n" +
 	"\n" +
@@ -3932,57 +3957,58 @@ var file_proto_worker_worker_proto_depIdxs = []int32{
 	13, // 24: sluice.worker.v2.LoadRequest.options:type_name -> sluice.worker.v2.BackendOptions
 	18, // 25: sluice.worker.v2.LoadRequest.instances:type_name -> sluice.worker.v2.InstanceSpec
 	21, // 26: sluice.worker.v2.LoadResponse.memory:type_name -> sluice.worker.v2.MemoryUsage
-	25, // 27: sluice.worker.v2.ExecuteRequest.batch:type_name -> sluice.worker.v2.Batch
-	33, // 28: sluice.worker.v2.ExecuteRequest.cancel:type_name -> sluice.worker.v2.Cancel
-	26, // 29: sluice.worker.v2.Batch.requests:type_name -> sluice.worker.v2.Request
-	29, // 30: sluice.worker.v2.Batch.inputs:type_name -> sluice.worker.v2.Input
-	28, // 31: sluice.worker.v2.Request.parameters:type_name -> sluice.worker.v2.Parameter
-	27, // 32: sluice.worker.v2.Request.outputs:type_name -> sluice.worker.v2.RequestedOutput
-	32, // 33: sluice.worker.v2.RequestedOutput.region:type_name -> sluice.worker.v2.Range
-	60, // 34: sluice.worker.v2.Input.data_type:type_name -> inference.DataType
-	1,  // 35: sluice.worker.v2.Input.layout:type_name -> sluice.worker.v2.Layout
-	30, // 36: sluice.worker.v2.Input.extents:type_name -> sluice.worker.v2.Extent
-	31, // 37: sluice.worker.v2.Input.segments:type_name -> sluice.worker.v2.Segment
-	32, // 38: sluice.worker.v2.Segment.region:type_name -> sluice.worker.v2.Range
-	35, // 39: sluice.worker.v2.ExecuteResponse.result:type_name -> sluice.worker.v2.Result
-	38, // 40: sluice.worker.v2.Result.error:type_name -> sluice.worker.v2.Error
-	36, // 41: sluice.worker.v2.Result.outputs:type_name -> sluice.worker.v2.Output
-	37, // 42: sluice.worker.v2.Result.responses:type_name -> sluice.worker.v2.Response
-	39, // 43: sluice.worker.v2.Result.compute:type_name -> sluice.worker.v2.ComputeTimes
-	60, // 44: sluice.worker.v2.Output.data_type:type_name -> inference.DataType
-	32, // 45: sluice.worker.v2.Output.region:type_name -> sluice.worker.v2.Range
-	38, // 46: sluice.worker.v2.Response.error:type_name -> sluice.worker.v2.Error
-	28, // 47: sluice.worker.v2.Response.parameters:type_name -> sluice.worker.v2.Parameter
-	36, // 48: sluice.worker.v2.Response.outputs:type_name -> sluice.worker.v2.Output
-	2,  // 49: sluice.worker.v2.Error.code:type_name -> sluice.worker.v2.Code
-	42, // 50: sluice.worker.v2.WatchResponse.devices:type_name -> sluice.worker.v2.DeviceState
-	43, // 51: sluice.worker.v2.WatchResponse.models:type_name -> sluice.worker.v2.LoadedModel
-	12, // 52: sluice.worker.v2.DeviceState.device:type_name -> sluice.worker.v2.Device
-	6,  // 53: sluice.worker.v2.Worker.Hello:input_type -> sluice.worker.v2.HelloRequest
-	14, // 54: sluice.worker.v2.Worker.Describe:input_type -> sluice.worker.v2.DescribeRequest
-	19, // 55: sluice.worker.v2.Worker.Load:input_type -> sluice.worker.v2.LoadRequest
-	22, // 56: sluice.worker.v2.Worker.Unload:input_type -> sluice.worker.v2.UnloadRequest
-	24, // 57: sluice.worker.v2.Worker.Execute:input_type -> sluice.worker.v2.ExecuteRequest
-	44, // 58: sluice.worker.v2.Worker.OpenRegion:input_type -> sluice.worker.v2.OpenRegionRequest
-	46, // 59: sluice.worker.v2.Worker.CloseRegion:input_type -> sluice.worker.v2.CloseRegionRequest
-	48, // 60: sluice.worker.v2.Worker.ReadRegion:input_type -> sluice.worker.v2.ReadRegionRequest
-	50, // 61: sluice.worker.v2.Worker.WriteRegion:input_type -> sluice.worker.v2.WriteRegionRequest
-	40, // 62: sluice.worker.v2.Worker.Watch:input_type -> sluice.worker.v2.WatchRequest
-	7,  // 63: sluice.worker.v2.Worker.Hello:output_type -> sluice.worker.v2.HelloResponse
-	15, // 64: sluice.worker.v2.Worker.Describe:output_type -> sluice.worker.v2.DescribeResponse
-	20, // 65: sluice.worker.v2.Worker.Load:output_type -> sluice.worker.v2.LoadResponse
-	23, // 66: sluice.worker.v2.Worker.Unload:output_type -> sluice.worker.v2.UnloadResponse
-	34, // 67: sluice.worker.v2.Worker.Execute:output_type -> sluice.worker.v2.ExecuteResponse
-	45, // 68: sluice.worker.v2.Worker.OpenRegion:output_type -> sluice.worker.v2.OpenRegionResponse
-	47, // 69: sluice.worker.v2.Worker.CloseRegion:output_type -> sluice.worker.v2.CloseRegionResponse
-	49, // 70: sluice.worker.v2.Worker.ReadRegion:output_type -> sluice.worker.v2.ReadRegionResponse
-	51, // 71: sluice.worker.v2.Worker.WriteRegion:output_type -> sluice.worker.v2.WriteRegionResponse
-	41, // 72: sluice.worker.v2.Worker.Watch:output_type -> sluice.worker.v2.WatchResponse
-	63, // [63:73] is the sub-list for method output_type
-	53, // [53:63] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	0,  // 27: sluice.worker.v2.LoadResponse.memory_kinds:type_name -> sluice.worker.v2.MemoryKind
+	25, // 28: sluice.worker.v2.ExecuteRequest.batch:type_name -> sluice.worker.v2.Batch
+	33, // 29: sluice.worker.v2.ExecuteRequest.cancel:type_name -> sluice.worker.v2.Cancel
+	26, // 30: sluice.worker.v2.Batch.requests:type_name -> sluice.worker.v2.Request
+	29, // 31: sluice.worker.v2.Batch.inputs:type_name -> sluice.worker.v2.Input
+	28, // 32: sluice.worker.v2.Request.parameters:type_name -> sluice.worker.v2.Parameter
+	27, // 33: sluice.worker.v2.Request.outputs:type_name -> sluice.worker.v2.RequestedOutput
+	32, // 34: sluice.worker.v2.RequestedOutput.region:type_name -> sluice.worker.v2.Range
+	60, // 35: sluice.worker.v2.Input.data_type:type_name -> inference.DataType
+	1,  // 36: sluice.worker.v2.Input.layout:type_name -> sluice.worker.v2.Layout
+	30, // 37: sluice.worker.v2.Input.extents:type_name -> sluice.worker.v2.Extent
+	31, // 38: sluice.worker.v2.Input.segments:type_name -> sluice.worker.v2.Segment
+	32, // 39: sluice.worker.v2.Segment.region:type_name -> sluice.worker.v2.Range
+	35, // 40: sluice.worker.v2.ExecuteResponse.result:type_name -> sluice.worker.v2.Result
+	38, // 41: sluice.worker.v2.Result.error:type_name -> sluice.worker.v2.Error
+	36, // 42: sluice.worker.v2.Result.outputs:type_name -> sluice.worker.v2.Output
+	37, // 43: sluice.worker.v2.Result.responses:type_name -> sluice.worker.v2.Response
+	39, // 44: sluice.worker.v2.Result.compute:type_name -> sluice.worker.v2.ComputeTimes
+	60, // 45: sluice.worker.v2.Output.data_type:type_name -> inference.DataType
+	32, // 46: sluice.worker.v2.Output.region:type_name -> sluice.worker.v2.Range
+	38, // 47: sluice.worker.v2.Response.error:type_name -> sluice.worker.v2.Error
+	28, // 48: sluice.worker.v2.Response.parameters:type_name -> sluice.worker.v2.Parameter
+	36, // 49: sluice.worker.v2.Response.outputs:type_name -> sluice.worker.v2.Output
+	2,  // 50: sluice.worker.v2.Error.code:type_name -> sluice.worker.v2.Code
+	42, // 51: sluice.worker.v2.WatchResponse.devices:type_name -> sluice.worker.v2.DeviceState
+	43, // 52: sluice.worker.v2.WatchResponse.models:type_name -> sluice.worker.v2.LoadedModel
+	12, // 53: sluice.worker.v2.DeviceState.device:type_name -> sluice.worker.v2.Device
+	6,  // 54: sluice.worker.v2.Worker.Hello:input_type -> sluice.worker.v2.HelloRequest
+	14, // 55: sluice.worker.v2.Worker.Describe:input_type -> sluice.worker.v2.DescribeRequest
+	19, // 56: sluice.worker.v2.Worker.Load:input_type -> sluice.worker.v2.LoadRequest
+	22, // 57: sluice.worker.v2.Worker.Unload:input_type -> sluice.worker.v2.UnloadRequest
+	24, // 58: sluice.worker.v2.Worker.Execute:input_type -> sluice.worker.v2.ExecuteRequest
+	44, // 59: sluice.worker.v2.Worker.OpenRegion:input_type -> sluice.worker.v2.OpenRegionRequest
+	46, // 60: sluice.worker.v2.Worker.CloseRegion:input_type -> sluice.worker.v2.CloseRegionRequest
+	48, // 61: sluice.worker.v2.Worker.ReadRegion:input_type -> sluice.worker.v2.ReadRegionRequest
+	50, // 62: sluice.worker.v2.Worker.WriteRegion:input_type -> sluice.worker.v2.WriteRegionRequest
+	40, // 63: sluice.worker.v2.Worker.Watch:input_type -> sluice.worker.v2.WatchRequest
+	7,  // 64: sluice.worker.v2.Worker.Hello:output_type -> sluice.worker.v2.HelloResponse
+	15, // 65: sluice.worker.v2.Worker.Describe:output_type -> sluice.worker.v2.DescribeResponse
+	20, // 66: sluice.worker.v2.Worker.Load:output_type -> sluice.worker.v2.LoadResponse
+	23, // 67: sluice.worker.v2.Worker.Unload:output_type -> sluice.worker.v2.UnloadResponse
+	34, // 68: sluice.worker.v2.Worker.Execute:output_type -> sluice.worker.v2.ExecuteResponse
+	45, // 69: sluice.worker.v2.Worker.OpenRegion:output_type -> sluice.worker.v2.OpenRegionResponse
+	47, // 70: sluice.worker.v2.Worker.CloseRegion:output_type -> sluice.worker.v2.CloseRegionResponse
+	49, // 71: sluice.worker.v2.Worker.ReadRegion:output_type -> sluice.worker.v2.ReadRegionResponse
+	51, // 72: sluice.worker.v2.Worker.WriteRegion:output_type -> sluice.worker.v2.WriteRegionResponse
+	41, // 73: sluice.worker.v2.Worker.Watch:output_type -> sluice.worker.v2.WatchResponse
+	64, // [64:74] is the sub-list for method output_type
+	54, // [54:64] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_proto_worker_worker_proto_init() }

@@ -47,7 +47,8 @@ class Table:
         for _ in range(outputs):
             name = self.text()
             region = self.segment()[0] if placed else None
-            r["outputs"].append({"name": name, "region": region})
+            resident = bool(region) and region["slot"] == 0xfffff
+            r["outputs"].append({"name": name, "region": None if resident else region, "resident": resident})
         return r
 
     def input(self, requests):

@@ -25,7 +25,12 @@ var update = flag.Bool("update", false, "write the golden vectors again")
 func vectors() map[string]any {
 	ragged, placed := raggedBatch(), placedBatch()
 	passed := &Result{ID: 3, Outputs: []Output{{Name: "OUT", Datatype: infer.FP32, Shape: []int64{2}, Data: InRegion(5, 64, 8)}}}
+	resident := sampleBatch()
+	resident.Requests[0].Outputs, resident.Requests[0].Places = []string{"OUT", "TEXT"}, []Segment{Resident, {}}
+	resident.Inputs[0].Segments = []Segment{InRegion(FirstResident, 16, 16), InRegion(LastResident, 0, 32)}
 	return map[string]any{
+		"batch_resident": resident, "result_resident": &Result{ID: 3, Outputs: []Output{{Name: "OUT", Datatype: infer.FP32, Shape: []int64{2},
+			Data: InRegion(FirstResident, 0, 8)}}},
 		"batch": sampleBatch(), "batch_ragged": ragged, "batch_regions": placed,
 		"result": &Result{ID: 7, Outputs: sampleResult().Outputs, Compute: infer.ComputeTimes{Input: 1, Infer: 2, Output: 3}},
 		"result_part": &Result{ID: 7, More: true, Responses: []Response{{Index: 1, Outputs: sampleResult().Outputs[:1],
@@ -200,8 +205,14 @@ func TestMessagesRefused(t *testing.T) {
 		"extents":            func(m *worker.Batch, _ *[][]byte) { m.Inputs[0].Layout = worker.Layout_RAGGED },
 		"region 0":           func(m *worker.Batch, _ *[][]byte) { m.Inputs[0].Segments[0].Region = range_(0, 0, 16) },
 		"region's size":      func(m *worker.Batch, _ *[][]byte) { m.Inputs[0].Segments[0].Region = range_(1, 0, 15) },
-		"region's end":       func(m *worker.Batch, _ *[][]byte) { m.Inputs[0].Segments[0].Region = range_(1, 1<<41, 16) },
-		"nil segment":        func(m *worker.Batch, _ *[][]byte) { m.Inputs[0].Segments[0] = nil },
+		"slot": func(m *worker.Batch, _ *[][]byte) {
+			m.Inputs[0].Segments[0].Region = range_(LastResident+1, 0, 16)
+		},
+		"region and resident": func(m *worker.Batch, _ *[][]byte) {
+			m.Requests[0].Outputs = []*worker.RequestedOutput{{Name: "OUT", Region: range_(1, 0, 16), Resident: true}}
+		},
+		"region's end": func(m *worker.Batch, _ *[][]byte) { m.Inputs[0].Segments[0].Region = range_(1, 1<<41, 16) },
+		"nil segment":  func(m *worker.Batch, _ *[][]byte) { m.Inputs[0].Segments[0] = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, tensors := messageOf(sampleBatch()).(*worker.Batch), tensorsOf(sampleBatch())

@@ -37,7 +37,9 @@ func requestMessage(q *Request) *worker.Request {
 		SequenceName: q.Correlation.Str, SequenceStart: q.Start, SequenceEnd: q.End, TimeoutNs: q.Timeout}
 	for i, name := range q.Outputs {
 		o := &worker.RequestedOutput{Name: name}
-		if len(q.Places) > 0 {
+		if len(q.Places) > 0 && q.Places[i] == Resident {
+			o.Resident = true
+		} else if len(q.Places) > 0 {
 			o.Region = rangeMessage(q.Places[i])
 		}
 		m.Outputs = append(m.Outputs, o)
@@ -128,12 +130,19 @@ func (r *messageReader) request(m *worker.Request) Request {
 	}
 	for i, o := range m.GetOutputs() {
 		q.Outputs = append(q.Outputs, o.GetName())
-		if o.GetRegion() != nil {
-			for len(q.Places) < i {
-				q.Places = append(q.Places, Segment{})
-			}
-			q.Places = append(q.Places, r.region(o.GetRegion()))
+		to := Resident
+		switch {
+		case o.GetRegion() != nil && o.GetResident():
+			r.fail("output '%s' goes to a region, and may be resident", o.GetName())
+		case o.GetRegion() != nil:
+			to = r.region(o.GetRegion())
+		case !o.GetResident():
+			continue
 		}
+		for len(q.Places) < i {
+			q.Places = append(q.Places, Segment{})
+		}
+		q.Places = append(q.Places, to)
 	}
 	for len(q.Places) > 0 && len(q.Places) < len(q.Outputs) {
 		q.Places = append(q.Places, Segment{})
@@ -226,11 +235,11 @@ func (r *messageReader) tensor() []byte {
 	return data
 }
 
-// region reads a part of a client's memory.
+// region reads a part of a client's memory, or of a resident output.
 func (r *messageReader) region(m *worker.Range) Segment {
 	const end = int64(1) << regionBits
 	off, n := m.GetOffset(), m.GetByteSize()
-	if m.GetSlot() == 0 || m.GetSlot() > slotMask || off < 0 || off >= end || n < 0 || n > end-off {
+	if m.GetSlot() == 0 || m.GetSlot() > LastResident || off < 0 || off >= end || n < 0 || n > end-off {
 		r.fail("a segment of %d bytes at %d of region %d", n, off, m.GetSlot())
 		return Segment{}
 	}

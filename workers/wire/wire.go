@@ -34,6 +34,16 @@ func (s Segment) Region() (slot uint32, off int64, ok bool) {
 	return uint32(s.Offset >> regionBits & slotMask), s.Offset & (1<<regionBits - 1), true
 }
 
+// Slots above those of clients' memory are of resident outputs, which stay in the device memory
+// of their worker, up to LastResident. The destination Resident asks for that.
+const (
+	FirstResident = infer.MaxRegions + 1
+	LastResident  = slotMask - 1
+)
+
+// Resident is the destination of an output that may stay in the device memory it was made in.
+var Resident = InRegion(slotMask, 0, 0)
+
 // isInput marks the Offset of an output that is an input of its request, whose number in the
 // batch is in the other bits.
 const isInput = int64(1) << 60
@@ -63,7 +73,8 @@ type Request struct {
 	Params  infer.Params
 	Outputs []string // names asked for; empty: all
 	// Places are where outputs go, by index of Outputs: segments in regions whose Length is
-	// the room there is; the zero Segment: the output is answered. Empty: all are.
+	// the room there is; Resident: it may stay in device memory; the zero Segment: the output is
+	// answered. Empty: all are.
 	Places      []Segment
 	Correlation infer.Correlation
 	Start, End  bool   // of its sequence
@@ -94,8 +105,8 @@ type Result struct {
 	Compute   infer.ComputeTimes
 }
 
-// Output is one tensor in the response arena, in the region where its request wanted it, or
-// one of its request's inputs.
+// Output is one tensor in the response arena, in the region where its request wanted it, one
+// of its request's inputs, or device memory in a slot that its worker chose.
 type Output struct {
 	Name     string
 	Datatype infer.Datatype
