@@ -17,6 +17,9 @@ import (
 	"github.com/sluice-serve/sluice/workers/backend"
 )
 
+// DefaultDeviceMemory is 1 GiB: see Config.DeviceMemory.
+const DefaultDeviceMemory = int64(1) << 30
+
 // Device is what a worker owns. The zero value is the CPU.
 type Device struct {
 	GPU   bool
@@ -65,6 +68,9 @@ type Config struct {
 	// CUDALibrary is the CUDA driver's shared library, for regions of device memory; "":
 	// libcuda.so.1, where the dynamic linker finds it. It is loaded when the first is opened.
 	CUDALibrary string
+	// DeviceMemory bounds the memory of the GPU that the worker itself takes for tensors, which
+	// instances hand over and leave for each other; 0: DefaultDeviceMemory. What is over it lies on the host.
+	DeviceMemory int64
 	// MaxMessage bounds one message of the Execute stream in bytes, and an input that is
 	// copied out of a client's memory; 0: 1 GiB.
 	MaxMessage int
@@ -97,7 +103,7 @@ type Deps struct {
 // Validate reports all faults of c.
 func (c *Config) Validate() error {
 	var errs []error
-	if c.MemoryWait < 0 || c.ExitTimeout < 0 || c.OpenTimeout < 0 || c.MaxMessage < 0 {
+	if c.MemoryWait < 0 || c.ExitTimeout < 0 || c.OpenTimeout < 0 || c.MaxMessage < 0 || c.DeviceMemory < 0 {
 		errs = append(errs, errors.New("times and sizes can't be negative"))
 	}
 	if c.Listen == "" {
@@ -147,6 +153,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.CUDALibrary == "" {
 		c.CUDALibrary = "libcuda.so.1"
+	}
+	if c.DeviceMemory == 0 {
+		c.DeviceMemory = DefaultDeviceMemory
 	}
 	if c.MaxMessage == 0 {
 		c.MaxMessage = 1 << 30

@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -31,7 +32,11 @@ type connection struct {
 }
 
 func newConnection(w *Worker, conn net.Conn, l *lane) *connection {
-	return &connection{Conn: conn, worker: w, lane: l, models: map[uint64]*model{}, regions: region.NewTable()}
+	c := &connection{Conn: conn, worker: w, lane: l, models: map[uint64]*model{}, regions: region.NewTable()}
+	if l != nil {
+		l.regions = c.regions
+	}
+	return c
 }
 
 // connAddr leads from a call's peer to its connection.
@@ -96,6 +101,13 @@ func (c *connection) lost() {
 	})
 }
 
+// drain frees what the gateway has given back on the lane.
+func (c *connection) drain() {
+	if c.laneOn.Load() {
+		c.lane.drain()
+	}
+}
+
 // closeRegions lets go of clients' memory; what a batch uses, it frees.
 func (c *connection) closeRegions() {
 	c.regions.CloseAll()
@@ -113,7 +125,7 @@ func (c *connection) unmap(models []*model) {
 	if c.lane == nil {
 		return
 	}
-	if err := c.lane.Close(); err != nil {
+	if err := errors.Join(c.lane.unpin(), c.lane.Close()); err != nil {
 		c.worker.log.Error("the memory shared with a gateway was not given back", "error", err)
 	}
 }
@@ -133,6 +145,7 @@ func (c *connection) share(l *lane) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.gone {
+		l.regions = c.regions
 		c.lane = l
 	}
 	return !c.gone

@@ -11,6 +11,10 @@
 // same host passes its descriptors over a socket of their own, and batches name them by slot.
 // What is wrong with such memory is the error of the request that names it, and of no other.
 //
+// On a GPU a backend may take tensors in its memory (device.go, backend.Memory): those of clients'
+// regions and resident ones, which are outputs that stay there for another batch of the connection.
+// Others get copies in host memory.
+//
 // A batch that its backend keeps (kept.go) goes on beside the next one of its instance, with an
 // execution of its own, until its last request is answered; keepWatch (keepwatch.go) tells
 // backends of cancellations and fails what is never answered.

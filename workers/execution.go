@@ -58,18 +58,20 @@ func (b *block) holds(data []byte) bool {
 
 // draft is a result that is being put together, with the memory under its outputs.
 type draft struct {
-	result  wire.Result
-	blocks  []*block // one entry for each output that has data
-	tensors [][]byte // the stream's: the data in the order of the outputs
-	size    int64    // of tensors
+	result   wire.Result
+	blocks   []*block // one entry for each output that has data
+	tensors  [][]byte // the stream's: the data in the order of the outputs
+	size     int64    // of tensors
+	resident []uint32 // slots of resident outputs, until it was sent
 }
 
 func (d *draft) reset(id uint64) {
 	clear(d.tensors)
 	*d = draft{
-		result:  wire.Result{ID: id, Outputs: d.result.Outputs[:0], Responses: d.result.Responses[:0]},
-		blocks:  d.blocks[:0],
-		tensors: d.tensors[:0],
+		result:   wire.Result{ID: id, Outputs: d.result.Outputs[:0], Responses: d.result.Responses[:0]},
+		blocks:   d.blocks[:0],
+		tensors:  d.tensors[:0],
+		resident: d.resident[:0],
 	}
 }
 
@@ -86,10 +88,14 @@ type execution struct {
 	scratch  []byte
 	cut      bool // requests have their inputs
 
-	uses    []use  // regions of clients' memory
-	parts   []part // of inputs in them that are gathered
-	inPlace []part // inputs that are read where they lie
-	placed  bool   // a request has destinations for outputs
+	uses     []use  // regions of clients' memory
+	parts    []part // of inputs in them that are gathered
+	inPlace  []part // inputs that are read where they lie
+	placed   bool   // a request has destinations for outputs
+	resident bool   // or lets them stay in device memory
+	device   deviceTensors
+
+	roomParts []part
 
 	blocks  []*block
 	final   draft // what is sent when Execute has returned
@@ -167,6 +173,14 @@ func (x *execution) prepareInputs() error {
 	k := 0
 	for i := range x.batch.Inputs {
 		in := &x.batch.Inputs[i]
+		if place, ok, err := x.deviceInput(i, k); ok || err != nil {
+			if err != nil {
+				return err
+			}
+			k += len(in.Segments)
+			x.inputs = append(x.inputs, infer.Tensor{Name: in.Name, Datatype: in.Datatype, Shape: in.Shape, Place: place})
+			continue
+		}
 		data, again, err := x.inputData(i, k)
 		if err != nil {
 			return err
@@ -223,7 +237,7 @@ func (x *execution) gather(total int64) error {
 	k := 0
 	for i := range x.batch.Inputs {
 		in := &x.batch.Inputs[i]
-		if x.inputs[i].Data == nil && len(in.Segments) > 0 {
+		if x.inputs[i].Data == nil && x.inputs[i].Place.IsZero() && len(in.Segments) > 0 {
 			n, taken := x.gatherParts(rest, parts, i)
 			parts = parts[taken:]
 			for j, s := range in.Segments {
@@ -268,6 +282,7 @@ func (x *execution) finish(err error) {
 		err = infer.Errorf(infer.Internal, "the model gave no answer to the request")
 	}
 	if x.open == len(x.requests) {
+		x.dropResident(&x.final, 0)
 		x.final.reset(x.batch.ID)
 		r := &x.final.result
 		r.Code, r.Reason, r.Err = infer.CodeOf(err), infer.ReasonOf(err), textOf(err)
@@ -296,6 +311,8 @@ func (x *execution) finish(err error) {
 func (x *execution) release() {
 	x.inst.transport.end(x)
 	x.releaseRegions()
+	x.dropResident(&x.final, 0)
+	x.releaseDevice()
 	if x.kept != nil {
 		return // it is not used again, and who kept it may look at it
 	}

@@ -30,6 +30,7 @@ type instance struct {
 	transport  transport
 	decoupled  bool // responses leave at once
 	iterative  bool // requests may ask to be executed again
+	gpu        *gpu // in whose memory tensors may lie; nil: they lie on the host
 	scattered  scattered
 
 	keeps bool  // batches may be kept

@@ -107,6 +107,26 @@ func (k *keptBatch) Respond(i int, outputs []infer.Tensor, params infer.Params, 
 	return err
 }
 
+// Buffer fits backend.Memory.
+func (k *keptBatch) Buffer(t *infer.Tensor) backend.Buffer {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.x.Buffer(t)
+}
+
+// AllocIn fits backend.Memory.
+func (k *keptBatch) AllocIn(t *infer.Tensor, n int64, kind infer.MemoryKind) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ended {
+		return infer.Errorf(infer.Internal, "the batch has ended")
+	}
+	return k.x.allocIn(t, n, kind)
+}
+
+// Copy fits backend.Memory. Buffers are the caller's until the batch ends.
+func (k *keptBatch) Copy(to, from backend.Buffer) error { return k.x.Copy(to, from) }
+
 // Fail fits backend.Open.
 func (k *keptBatch) Fail(i int, err error) error {
 	k.mu.Lock()
@@ -158,6 +178,7 @@ func (k *keptBatch) Release() {
 	k.given = true
 	x := k.x
 	x.scratch, x.inputs = nil, nil
+	x.releaseInPlace()
 	for i := range x.requests {
 		x.requests[i].inputs = nil
 	}

@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers/internal/region"
 	"github.com/sluice-serve/sluice/workers/shm"
 	"github.com/sluice-serve/sluice/workers/wire"
 )
@@ -49,6 +50,10 @@ type lane struct {
 	free  []*block // guarded by mu: to be used again
 	boxes map[uint32]bool
 	gone  atomic.Bool // the gateway is
+
+	regions *region.Table // where resident outputs are; set before any instance is made
+	dropped []uint32      // guarded by mu: slots of resident outputs that the gateway gave back
+	pins    pins
 }
 
 // keptBlocks is how many records of blocks are kept for reuse.
@@ -56,9 +61,10 @@ const keptBlocks = 1024
 
 // sent is a result that the gateway still reads.
 type sent struct {
-	used   bool
-	memory []byte   // of the descriptor
-	blocks []*block // one reference for each entry
+	used     bool
+	memory   []byte   // of the descriptor
+	blocks   []*block // one reference for each entry
+	resident []uint32 // slots of resident outputs
 }
 
 func newLane(s Shared, wait time.Duration) *lane {
@@ -155,7 +161,8 @@ func (t *mailbox) send(x *execution, d *draft) error {
 		copy(mem, x.encoded)
 		c.Offset, _ = t.lane.Responses.Offset(mem)
 		c.Length = int64(len(mem))
-		c.Token = t.lane.keep(mem, d.blocks)
+		c.Token = t.lane.keep(mem, d.blocks, d.resident)
+		d.resident = d.resident[:0]
 	case d.result.More:
 		return err
 	default:
@@ -219,7 +226,7 @@ func (l *lane) alloc(x *execution, n int64, from func(int64) ([]byte, error)) ([
 }
 
 // keep notes what is freed when the gateway gives the token back.
-func (l *lane) keep(descriptor []byte, blocks []*block) uint64 {
+func (l *lane) keep(descriptor []byte, blocks []*block, resident []uint32) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var token uint64
@@ -230,7 +237,7 @@ func (l *lane) keep(descriptor []byte, blocks []*block) uint64 {
 		l.sent = append(l.sent, sent{})
 	}
 	s := &l.sent[token]
-	s.used, s.memory, s.blocks = true, descriptor, append(s.blocks[:0], blocks...)
+	s.used, s.memory, s.blocks, s.resident = true, descriptor, append(s.blocks[:0], blocks...), append(s.resident[:0], resident...)
 	for _, b := range blocks {
 		b.refs++
 	}
@@ -249,7 +256,12 @@ func (l *lane) drain() {
 		for _, token := range tokens[:n] {
 			l.freeLocked(token)
 		}
+		dropped := l.dropped
+		l.dropped = nil
 		l.mu.Unlock()
+		for _, slot := range dropped {
+			l.regions.Drop(slot)
+		}
 	}
 }
 
@@ -263,7 +275,8 @@ func (l *lane) freeLocked(token uint64) {
 		l.dropLocked(b)
 		s.blocks[i] = nil
 	}
-	s.used, s.memory, s.blocks = false, nil, s.blocks[:0]
+	l.dropped = append(l.dropped, s.resident...)
+	s.used, s.memory, s.blocks, s.resident = false, nil, s.blocks[:0], s.resident[:0]
 	l.spare = append(l.spare, token)
 }
 

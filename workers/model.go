@@ -129,6 +129,7 @@ func (m *model) addInstance(ctx context.Context, w *Worker, c *connection, s *wo
 		apart:     !m.keeps && !m.info.WholeBatches && mayBeApart(m, spec),
 		keeps:     m.keeps,
 		opens:     opens{most: m.openRequests, changed: make(chan struct{}, 1)},
+		gpu:       w.deviceOf(c, &m.info, &spec),
 		log:       w.log.With("model", m.spec.Name, "version", m.spec.Version, "instance", spec.Name),
 	}
 	_, local := t.(*mailbox)
@@ -193,6 +194,10 @@ func (m *model) stop(w *Worker) error {
 		if m.loaded != nil {
 			errs = append(errs, w.closeModel(m))
 		}
+		if len(m.instances) > 0 {
+			m.instances[0].connection.drain()
+		}
+		w.trim()
 		debug.FreeOSMemory() // the instances' scratch memory
 	})
 	return errors.Join(errs...)

@@ -25,15 +25,19 @@ type part struct {
 
 // preparePlaces looks after the destinations of outputs.
 func (x *execution) preparePlaces() {
-	x.placed = false
+	x.placed, x.resident = false, false
 	for i := range x.requests {
 		w := x.requests[i].wire
 		for _, s := range w.Places {
 			slot, off, ok := s.Region()
-			x.placed = x.placed || ok
 			if !ok {
 				continue
 			}
+			if s == wire.Resident {
+				x.resident = true
+				continue
+			}
+			x.placed = true
 			r := x.use(i, slot)
 			if r == nil {
 				x.lose(i, noRegion(slot))
@@ -98,6 +102,8 @@ func (x *execution) releaseRegions() {
 	x.uses = x.uses[:0]
 	clear(x.parts)
 	x.parts = x.parts[:0]
+	clear(x.roomParts)
+	x.roomParts = x.roomParts[:0]
 	clear(x.inPlace)
 	x.inPlace = x.inPlace[:0]
 }
@@ -113,28 +119,18 @@ func inRegion(in *wire.Input) bool {
 // x.parts has what is to be gathered.
 func (x *execution) placedInput(i, k int) (data []byte, gather int64, err error) {
 	in := &x.batch.Inputs[i]
-	at := cursor{x: x, in: in, request: -1}
 	first := len(x.parts)
+	parts, gather, err := x.inputParts(i, k)
+	if err != nil {
+		return nil, 0, err
+	}
 	var placed int64 // bytes of regions to be copied
 	for j, s := range in.Segments {
-		p := part{input: i}
-		if slot, off, ok := s.Region(); ok {
-			p, err = x.regionPart(&at, slot, off, s.Length)
-			placed += p.n
-		} else if p.data, err = x.inst.transport.view(x, k+j, s); err == nil {
-			p.n = s.Length
-			err = at.skip(p.data)
+		if _, _, ok := s.Region(); ok {
+			placed += parts[j].n
 		}
-		if err != nil {
-			return nil, 0, err
-		}
-		p.input = i
-		x.parts = append(x.parts, p)
-		gather += p.n
 	}
-	if want, err := infer.ByteSize(in.Datatype, in.Shape); err != nil || in.Datatype != infer.Bytes && want != gather {
-		return nil, 0, infer.Errorf(infer.Internal, "input '%s' of %s %v has %d bytes", in.Name, in.Datatype, in.Shape, gather)
-	}
+	x.parts = append(x.parts, parts...)
 	if p := &x.parts[first]; len(in.Segments) == 1 {
 		if p.data != nil && isAligned(p.data, in.Datatype) {
 			data = p.data
@@ -153,6 +149,34 @@ func (x *execution) placedInput(i, k int) (data []byte, gather int64, err error)
 		return nil, 0, errCopied(in.Name, placed, most)
 	}
 	return nil, gather, nil
+}
+
+// inputParts are the pieces of an input, one for each segment, and their bytes. They are valid
+// until the next call.
+func (x *execution) inputParts(i, k int) (parts []part, size int64, err error) {
+	in := &x.batch.Inputs[i]
+	at := cursor{x: x, in: in, request: -1}
+	parts = x.roomParts[:0]
+	for j, s := range in.Segments {
+		p := part{input: i}
+		if slot, off, ok := s.Region(); ok {
+			p, err = x.regionPart(&at, slot, off, s.Length)
+		} else if p.data, err = x.inst.transport.view(x, k+j, s); err == nil {
+			p.n = s.Length
+			err = at.skip(p.data)
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		p.input = i
+		parts = append(parts, p)
+		size += p.n
+	}
+	x.roomParts = parts
+	if want, err := infer.ByteSize(in.Datatype, in.Shape); err != nil || in.Datatype != infer.Bytes && want != size {
+		return nil, 0, infer.Errorf(infer.Internal, "input '%s' of %s %v has %d bytes", in.Name, in.Datatype, in.Shape, size)
+	}
+	return parts, size, nil
 }
 
 // mostCopied bounds the bytes of a region that are copied for one request's input: a

@@ -7,7 +7,6 @@ import (
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/worker"
-	"github.com/sluice-serve/sluice/workers/internal/cuda"
 	"github.com/sluice-serve/sluice/workers/internal/region"
 )
 
@@ -50,14 +49,14 @@ func (c *connection) openDeviceRegion(config region.Config, r *worker.OpenRegion
 		return infer.Errorf(infer.InvalidArg, "failed to register CUDA shared memory region '%s': it is on GPU %d, this worker has %v",
 			config.Name, r.GetDeviceId(), w.config.Device)
 	}
-	w.cudaOnce.Do(func() { w.cuda, w.cudaErr = cuda.Open(w.config.CUDALibrary, w.config.Device.Index) })
-	if w.cudaErr != nil {
-		return fmt.Errorf("failed to register CUDA shared memory region '%s': %w", config.Name, w.cudaErr)
+	gpu, err := w.driver()
+	if err != nil {
+		return fmt.Errorf("failed to register CUDA shared memory region '%s': %w", config.Name, err)
 	}
-	if w.cuda == nil {
+	if gpu == nil {
 		return infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the worker is stopping")
 	}
-	m, err := w.cuda.Import(r.GetCudaHandle(), config.Size)
+	m, err := gpu.Import(r.GetCudaHandle(), config.Size)
 	if err != nil {
 		return fmt.Errorf("failed to register CUDA shared memory region '%s': %w", config.Name, err)
 	}

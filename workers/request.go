@@ -77,6 +77,10 @@ func (x *execution) cutInputs() {
 			}
 			continue
 		}
+		if !t.Place.IsZero() {
+			x.cutRows(t)
+			continue
+		}
 		at := 0
 		for i := range x.requests {
 			r := &x.requests[i]
@@ -94,6 +98,20 @@ func (x *execution) cutInputs() {
 	}
 }
 
+// cutRows gives every request its rows of an input in device memory.
+func (x *execution) cutRows(t *infer.Tensor) {
+	row := t.Place.Size / int64(x.batch.Rows)
+	for i := range x.requests {
+		r := &x.requests[i]
+		s := len(x.shapes)
+		x.shapes = append(x.shapes, t.Shape...)
+		shape := x.shapes[s:len(x.shapes):len(x.shapes)]
+		shape[0] = int64(r.wire.Rows)
+		place := infer.Place{Region: t.Place.Region, Offset: t.Place.Offset + int64(r.first)*row, Size: int64(r.wire.Rows) * row}
+		r.inputs = append(r.inputs, infer.Tensor{Name: t.Name, Datatype: t.Datatype, Shape: shape, Place: place})
+	}
+}
+
 // cutRagged gives every request its own tensor of a ragged input. The descriptor's
 // decoder saw to it that the extents fill the input.
 func (x *execution) cutRagged(t *infer.Tensor, extents [][]int64) {
@@ -103,6 +121,15 @@ func (x *execution) cutRagged(t *infer.Tensor, extents [][]int64) {
 		x.shapes = append(x.shapes, extents[i]...)
 		shape := x.shapes[s:len(x.shapes):len(x.shapes)]
 		end := len(t.Data)
+		if !t.Place.IsZero() {
+			place := infer.Place{Region: t.Place.Region, Offset: t.Place.Offset + int64(at)}
+			if n, err := infer.ByteSize(t.Datatype, shape); err == nil {
+				place.Size = min(n, t.Place.Size-int64(at))
+			}
+			x.requests[i].inputs = append(x.requests[i].inputs, infer.Tensor{Name: t.Name, Datatype: t.Datatype, Shape: shape, Place: place})
+			at += int(place.Size)
+			continue
+		}
 		if t.Datatype == infer.Bytes {
 			end = skipStrings(t.Data, at, 1, shape)
 		} else if n, err := infer.ByteSize(t.Datatype, shape); err == nil {

@@ -36,6 +36,12 @@ func (x *execution) Outputs(outputs []infer.Tensor) error {
 	if x.open == 0 {
 		return x.misused("answered a batch that had all its answers")
 	}
+	if len(x.inst.scattered) > 0 {
+		var err error
+		if outputs, err = x.onHost(outputs); err != nil {
+			return err
+		}
+	}
 	if rows := x.Rows(); rows > 0 {
 		for i := range outputs {
 			if _, ok := x.inst.scattered[outputs[i].Name]; ok {
@@ -120,8 +126,10 @@ func (x *execution) respond(i int, outputs []infer.Tensor, params infer.Params, 
 		d.result.More = true
 		defer x.parted(len(x.blocks), len(x.outputs), len(x.shapes))
 	}
+	resident := len(d.resident)
 	out, err := x.put(d, outputs, i)
 	if x.checkRegionsOf(i); x.isLost(i) {
+		x.dropResident(d, resident)
 		return nil
 	}
 	if err != nil {
@@ -133,6 +141,7 @@ func (x *execution) respond(i int, outputs []infer.Tensor, params infer.Params, 
 			d.result.Compute = x.kept.compute(i)
 		}
 		if err := x.inst.transport.send(x, d); err != nil {
+			x.dropResident(d, 0)
 			return err
 		}
 	}
@@ -225,11 +234,12 @@ const noRequest = -1
 // put checks the outputs of a request, or of all, and makes them part of d. On an error d
 // is as before. A request whose own memory can't take them is lost.
 func (x *execution) put(d *draft, outputs []infer.Tensor, request int) ([]wire.Output, error) {
-	first, blocks, tensors, size := len(x.outputs), len(d.blocks), len(d.tensors), d.size
+	first, blocks, tensors, size, resident := len(x.outputs), len(d.blocks), len(d.tensors), d.size, len(d.resident)
 	for i := range outputs {
 		o, err := x.output(d, &outputs[i], request)
 		if err != nil {
 			x.outputs, d.blocks, d.tensors, d.size = x.outputs[:first], d.blocks[:blocks], d.tensors[:tensors], size
+			x.dropResident(d, resident)
 			return nil, err
 		}
 		x.outputs = append(x.outputs, o)
@@ -238,6 +248,9 @@ func (x *execution) put(d *draft, outputs []infer.Tensor, request int) ([]wire.O
 }
 
 func (x *execution) output(d *draft, t *infer.Tensor, request int) (wire.Output, error) {
+	if !t.Place.IsZero() {
+		return x.deviceOutput(d, t, request)
+	}
 	if err := checkOutput(t); err != nil {
 		return wire.Output{}, err
 	}

@@ -123,7 +123,7 @@ func (s *service) Load(ctx context.Context, r *worker.LoadRequest) (*worker.Load
 		return nil, statusOf(m.err)
 	}
 	s.worker.log.Debug("loaded a model", "model", spec.Name, "version", spec.Version, "instances", spec.Instances)
-	return &worker.LoadResponse{Memory: memory, OpenRequests: uint32(m.openRequests)}, nil
+	return &worker.LoadResponse{Memory: memory, OpenRequests: uint32(m.openRequests), MemoryKinds: m.memoryKinds()}, nil
 }
 
 // Unload fits worker.WorkerServer.

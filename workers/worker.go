@@ -20,7 +20,6 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/backend"
-	"github.com/sluice-serve/sluice/workers/internal/cuda"
 )
 
 // maxBackends bounds how many backends with different options a worker opens.
@@ -47,9 +46,11 @@ type Worker struct {
 	threadsMu sync.Mutex // held over Deps.Instances
 	threads   int        // guarded by threadsMu: instances that run
 
-	cudaOnce sync.Once
-	cuda     *cuda.Device // valid after cudaOnce; nil: it could not be opened
-	cudaErr  error
+	cudaOnce  sync.Once
+	gpu       *gpu // valid after cudaOnce; nil: it could not be opened
+	cudaErr   error
+	gpuOpened atomic.Bool // it is valid
+	inherited *lane       // of Deps.Conn; set by listen
 
 	kept *keepWatch // over what backends keep
 
@@ -150,6 +151,7 @@ func (w *Worker) listen(ctx context.Context) (net.Listener, error) {
 		var l *lane
 		if w.deps.Shared != nil {
 			l = newLane(*w.deps.Shared, w.config.MemoryWait)
+			w.inherited = l
 		}
 		c := newConnection(w, w.deps.Conn, l)
 		c.local = true
@@ -212,11 +214,10 @@ func (w *Worker) closeAll() error {
 			errs = append(errs, o.backend.Close())
 		}
 	}
-	errs = append(errs, w.closeInherited())
-	w.cudaOnce.Do(func() {}) // nobody opens it any more
-	if w.cuda != nil {
-		w.cuda.Close()
+	if w.inherited != nil {
+		errs = append(errs, w.inherited.unpin())
 	}
+	errs = append(errs, w.closeInherited(), w.closeDriver())
 	return errors.Join(errs...)
 }
 

@@ -59,6 +59,8 @@ func parse(args []string) (options, error) {
 	f.DurationVar(&o.config.ExitTimeout, "exit-timeout", 0, "longest wait for batches in flight when stopping (default 30s)")
 	f.DurationVar(&o.config.OpenTimeout, "open-request-timeout", 0, "how long nothing may be heard of a request without a timeout of its own that a "+
 		"backend keeps open; it is then failed (environment: "+openTimeout+"; default 5m)")
+	f.Int64Var(&o.config.DeviceMemory, "device-memory-byte-size", workers.DefaultDeviceMemory, "most memory of the GPU for tensors that instances are "+
+		"handed or leave for each other; 0: none")
 	f.StringVar(&o.onnxruntime, "onnxruntime", os.Getenv("SLUICE_ONNXRUNTIME"),
 		"shared library of ONNX Runtime (environment: SLUICE_ONNXRUNTIME; default: lib/libonnxruntime.so.* beside this program)")
 	f.StringVar(&o.probe, "probe", "", "say by the exit status whether a worker listens at this address, and do nothing else")
@@ -78,6 +80,9 @@ func parse(args []string) (options, error) {
 	}
 	if o.config.Device, err = workers.ParseDevice(o.device); err != nil {
 		return o, err
+	}
+	if o.config.DeviceMemory == 0 {
+		o.config.DeviceMemory = 1 // less than any tensor takes
 	}
 	o.config.Version = version
 	switch {

@@ -122,7 +122,7 @@ type Instance interface {
 type Batch interface {
 	// Rows is the sum of the requests' rows; 0 for a model without batch dimension.
 	Rows() int
-	// Inputs are contiguous tensors of the whole batch.
+	// Inputs are contiguous tensors of the whole batch. See Memory for those on a device.
 	Inputs() []infer.Tensor
 	// Requests are the batch's requests in the order of their rows.
 	Requests() []Request
@@ -167,6 +167,8 @@ type Batch interface {
 	// has ended. It is an error where the backend declares no open requests, where all are
 	// answered, and the second time.
 	Keep() (Open, error)
+
+	Memory
 }
 
 // Open is a batch that was kept. Its methods may be called by any goroutine, also while
@@ -200,6 +202,8 @@ type Open interface {
 	// Release gives the inputs of all requests back before their answers: they may not be
 	// read any more.
 	Release()
+
+	Memory
 }
 
 // Request is one request of a batch.

@@ -54,6 +54,10 @@ type Batch struct {
 	// Placed has what AllocOutput gave for an output of a request that is alone.
 	Placed    map[string][]byte
 	allocated int64
+
+	// Device is the memory of the GPU that the instance lives on; nil: there is none.
+	Device Device
+	device []deviceTensor
 }
 
 // NewBatch concatenates the requests' inputs. All must have inputs of the same names,
@@ -213,6 +217,10 @@ func (b *Batch) Outputs(outputs []infer.Tensor) error {
 	if b.kept != nil {
 		return b.misuse()
 	}
+	outputs, err := b.fetch(outputs)
+	if err != nil {
+		return err
+	}
 	if err := b.check(outputs); err != nil {
 		return err
 	}
@@ -245,6 +253,10 @@ func (b *Batch) Respond(i int, outputs []infer.Tensor, params infer.Params, fina
 func (b *Batch) respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error {
 	if b.ended || i < 0 || i >= len(b.answers) || b.answers[i].Final {
 		return b.fault("answer to request %d, which has its final one", i)
+	}
+	outputs, err := b.fetch(outputs)
+	if err != nil {
+		return err
 	}
 	if err := b.check(outputs); err != nil {
 		return err

@@ -23,6 +23,8 @@ type Subject struct {
 	Refused []backend.Spec // every Load of these fails, with a text that helps
 	// Device is where instances are made; the zero value is the CPU.
 	Device backend.InstanceSpec
+	// Memory is that of Device, for a backend whose Info.Memory has DEVICE.
+	Memory Device
 }
 
 // Model is a model version whose answer to one request is known. The suite makes
@@ -60,6 +62,7 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 		{"whole batch", testWholeBatch},
 		{"requested outputs", testRequestedOutputs},
 		{"outputs in place", testPlaced},
+		{"device memory", testDeviceMemory},
 		{"cancelled requests", testCancelled},
 		{"bad inputs", testBadInputs},
 		{"memory full", testMemoryFull},

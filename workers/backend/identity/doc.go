@@ -19,6 +19,9 @@
 //   - iterations: how often the request is executed, where the config has
 //     iterative_sequence; a decoupled model answers it each time.
 //
+// With the option device-memory=true an instance on a GPU takes inputs in device memory, and
+// makes its outputs there if it gets such memory, but for BYTES.
+//
 // A delay ends early once all requests of the batch are cancelled; they then fail.
 // An Instance is for one goroutine; the rest may be called by any number.
 package identity

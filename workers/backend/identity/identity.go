@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
+	"github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/backend"
 )
 
@@ -20,14 +21,22 @@ const maxDelay = time.Hour
 // slice is how long a delay sleeps before it looks for cancellations again.
 const slice = time.Millisecond
 
-// New is a backend.Factory. There are no options: the gateway's general ones are
-// ignored.
-func New(map[string]string) (backend.Backend, error) { return identity{}, nil }
+// New is a backend.Factory. The option device-memory=true makes instances on GPUs take
+// tensors in device memory, and leave theirs there; others are ignored.
+func New(options map[string]string) (backend.Backend, error) {
+	return identity{onDevice: options["device-memory"] == "true"}, nil
+}
 
-type identity struct{}
+type identity struct{ onDevice bool }
 
 // Info fits backend.Backend.
-func (identity) Info() backend.Info { return backend.Info{GPU: true} }
+func (id identity) Info() backend.Info {
+	info := backend.Info{GPU: true}
+	if id.onDevice {
+		info.Memory = []worker.MemoryKind{worker.MemoryKind_HOST, worker.MemoryKind_DEVICE}
+	}
+	return info
+}
 
 // Close fits backend.Backend.
 func (identity) Close() error { return nil }
@@ -38,9 +47,9 @@ func (identity) Describe(context.Context, backend.Spec) (*backend.Description, e
 }
 
 // Load checks that every output has its input. The model file need not exist.
-func (identity) Load(_ context.Context, spec backend.Spec) (backend.Model, error) {
+func (id identity) Load(_ context.Context, spec backend.Spec) (backend.Model, error) {
 	c := spec.Config
-	m := &model{outputs: make([]output, 0, len(c.GetOutput()))}
+	m := &model{onDevice: id.onDevice, outputs: make([]output, 0, len(c.GetOutput()))}
 	for i, o := range c.GetOutput() {
 		in, err := sourceOf(c, i)
 		if err != nil {
@@ -111,26 +120,28 @@ type model struct {
 	delay      time.Duration
 	creation   time.Duration
 	allowCrash bool
+	onDevice   bool // its instances on GPUs use device memory
 	iterative  bool // requests may be executed several times
 	decoupled  bool // and answered each time
 	ragged     bool // a batch's inputs are not all rows: requests are answered one by one
 }
 
 // NewInstance fits backend.Model.
-func (m *model) NewInstance(ctx context.Context, _ backend.InstanceSpec) (backend.Instance, error) {
+func (m *model) NewInstance(ctx context.Context, spec backend.InstanceSpec) (backend.Instance, error) {
 	pause(m.creation, func() bool { return ctx.Err() != nil })
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return &instance{model: m}, nil
+	return &instance{model: m, onDevice: m.onDevice && spec.GPU}, nil
 }
 
 // Close fits backend.Model.
 func (m *model) Close() error { return nil }
 
 type instance struct {
-	model *model
-	out   []infer.Tensor // reused by every execution
+	model    *model
+	onDevice bool
+	out      []infer.Tensor // reused by every execution
 	// executions counts those of requests that are not at their end, by sequence.
 	executions map[infer.Correlation]int64
 }
@@ -289,6 +300,9 @@ func (inst *instance) answer(b backend.Batch, i int) error { return inst.send(b,
 // send answers with inst.out: of several requests it is copied into the batch's memory, in one block.
 func (inst *instance) send(b backend.Batch, i int, final bool) error {
 	const align = 64
+	if inst.onDevice {
+		return inst.sendOnDevice(b, i, final)
+	}
 	if i < 0 && len(b.Requests()) == 1 {
 		return inst.sendAlone(b)
 	}

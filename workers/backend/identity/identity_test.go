@@ -41,8 +41,10 @@ func fixed(name string, dt infer.Datatype, shape ...int64) infer.Tensor {
 	return infer.Tensor{Name: name, Datatype: dt, Shape: shape, Data: data}
 }
 
-func open(t *testing.T) backendtest.Subject {
-	b, err := identity.New(nil)
+func open(t *testing.T) backendtest.Subject { return openWith(t, nil) }
+
+func openWith(t *testing.T, options map[string]string) backendtest.Subject {
+	b, err := identity.New(options)
 	if err != nil {
 		t.Fatal(err)
 	}

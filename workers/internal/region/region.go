@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers/internal/cuda"
 )
 
 // sealWrite is the seal after which nobody can write any more.
@@ -18,6 +19,8 @@ const sealWrite = unix.F_SEAL_WRITE
 type Device interface {
 	Read(to []byte, off int64) error
 	Write(off int64, from []byte) error
+	// Pointer is where it begins on the device.
+	Pointer() cuda.Pointer
 	Close() error
 }
 
@@ -169,7 +172,11 @@ func (r *Region) Room(off, n int64) []byte {
 // Overlaps says whether n bytes at off and m bytes at at in another region, which may be
 // another range of the same file, have bytes in common.
 func (r *Region) Overlaps(off, n int64, other *Region, at, m int64) bool {
-	if r.volume != other.volume || r.inode != other.inode || r.device != other.device {
+	if r.device != nil && other.device != nil {
+		a, b := r.device.Pointer()+cuda.Pointer(off), other.device.Pointer()+cuda.Pointer(at)
+		return a < b+cuda.Pointer(m) && b < a+cuda.Pointer(n)
+	}
+	if r.volume != other.volume || r.inode != other.inode || r.device != nil || other.device != nil {
 		return false
 	}
 	off += r.config.Offset
@@ -200,10 +207,10 @@ func (r *Region) Read(to []byte, off int64) error {
 // written. Where the memory is not there any more Err tells.
 func (r *Region) Write(off int64, from []byte) error {
 	switch {
-	case r.device != nil:
-		return r.device.Write(off, from)
 	case !r.writable:
 		return infer.Errorf(infer.InvalidArg, "shared memory region '%s' can't be written", r.config.Name)
+	case r.device != nil:
+		return r.device.Write(off, from)
 	case r.mem != nil:
 		copy(r.mem[off:], from)
 		return nil

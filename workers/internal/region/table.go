@@ -11,9 +11,10 @@ import (
 
 // Table is the regions of one gateway, by slot.
 type Table struct {
-	mu      sync.RWMutex
-	regions map[uint32]*Region // guarded by mu
-	closed  bool               // guarded by mu
+	mu       sync.RWMutex
+	regions  map[uint32]*Region // guarded by mu
+	resident uint32             // guarded by mu: the slot that was given to a resident output last
+	closed   bool               // guarded by mu
 }
 
 // NewTable makes an empty table.
@@ -74,7 +75,11 @@ func (t *Table) Acquire(slot uint32) *Region {
 func (t *Table) Close(ctx context.Context, slot uint32) error {
 	t.mu.Lock()
 	r := t.regions[slot]
-	delete(t.regions, slot)
+	if slot > infer.MaxRegions {
+		r = nil // Drop's
+	} else {
+		delete(t.regions, slot)
+	}
 	t.mu.Unlock()
 	if r == nil {
 		return infer.Errorf(infer.NotFound, "slot %d has no shared memory region", slot)
