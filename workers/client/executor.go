@@ -31,17 +31,18 @@ type executor struct {
 
 	failures *sync.WaitGroup // of the goroutines that deliver what could not be sent
 
-	mu      sync.Mutex
-	link    link          // guarded by mu: nil while the instance is down
-	stopped bool          // guarded by mu: unloaded, nothing will come up again
-	handle  uint64        // guarded by mu: of the version in the worker that link is
-	current *infer.Batch  // guarded by mu: in flight, and the instance takes no other
-	opens   opens         // guarded by mu: in flight, and the instance is free of them
-	batch   wire.Batch    // guarded by mu: its descriptor
-	copies  [][]byte      // guarded by mu: blocks of the arena that inputs were copied to
-	block   []byte        // guarded by mu: where descriptors stand in the arena, kept if it is no large one
-	flags   []uint32      // guarded by mu: the cancel flags of current, in block
-	over    chan struct{} // guarded by mu: closed when nothing is in flight, where somebody waits
+	mu       sync.Mutex
+	link     link          // guarded by mu: nil while the instance is down
+	stopped  bool          // guarded by mu: unloaded, nothing will come up again
+	handle   uint64        // guarded by mu: of the version in the worker that link is
+	current  *infer.Batch  // guarded by mu: in flight, and the instance takes no other
+	onDevice bool          // guarded by mu: outputs may stay in its device's memory
+	opens    opens         // guarded by mu: in flight, and the instance is free of them
+	batch    wire.Batch    // guarded by mu: its descriptor
+	copies   [][]byte      // guarded by mu: blocks of the arena that inputs were copied to
+	block    []byte        // guarded by mu: where descriptors stand in the arena, kept if it is no large one
+	flags    []uint32      // guarded by mu: the cancel flags of current, in block
+	over     chan struct{} // guarded by mu: closed when nothing is in flight, where somebody waits
 
 	// The goroutine's that reads results.
 	result   wire.Result
@@ -82,7 +83,7 @@ func (e *executor) startLocked(b *infer.Batch) error {
 		return infer.Errorf(infer.Internal, "batch %d was given to an instance that has batch %d", b.ID, e.current.ID)
 	}
 	e.current = b
-	describe(&e.batch, b)
+	describe(&e.batch, b, e.onDevice)
 	if err := e.link.post(e); err != nil {
 		e.endLocked()
 		return err
@@ -182,10 +183,10 @@ func (e *executor) overLocked() {
 
 // attach puts the instance into service on a worker that loaded it, and that may have so
 // many requests open.
-func (e *executor) attach(l link, handle uint64, open int) {
+func (e *executor) attach(l link, handle uint64, open int, onDevice bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.link, e.handle, e.opens.most = l, handle, open
+	e.link, e.handle, e.opens.most, e.onDevice = l, handle, open, onDevice
 }
 
 // detach takes it out of service; batches in flight stay until they are failed.
@@ -248,7 +249,7 @@ func (e *executor) stop() {
 }
 
 // describe fills a descriptor but for the segments of the inputs.
-func describe(d *wire.Batch, b *infer.Batch) {
+func describe(d *wire.Batch, b *infer.Batch, onDevice bool) {
 	d.ID, d.Rows = b.ID, b.Rows
 	d.Requests = grow(d.Requests, len(b.Requests))
 	for i, q := range b.Requests {
@@ -258,6 +259,8 @@ func describe(d *wire.Batch, b *infer.Batch) {
 			outputs = append(outputs, q.Outputs[k].Name)
 			if p := q.Outputs[k].Place; !p.IsZero() {
 				places = append(pad(places, k), segmentOf(p))
+			} else if onDevice && q.Outputs[k].Resident {
+				places = append(pad(places, k), wire.Resident)
 			}
 		}
 		if len(outputs) > 0 {

@@ -33,6 +33,8 @@ type group struct {
 	unloaded bool          // the holder of turn's
 	crashes  atomic.Int32  // in a row, workers lost while they loaded it
 
+	onDevice atomic.Bool // its instances take tensors in the worker's device memory
+
 	notify sync.Mutex // orders the calls of spec.Changed
 
 	// Guarded by worker.mu.
@@ -202,8 +204,9 @@ func (g *group) up(s *session, handle uint64, m *workerpb.LoadResponse, announce
 	if ok {
 		w.groups[g] = struct{}{}
 		g.session, g.handle, g.memory = s, handle, m.Memory
+		g.onDevice.Store(takesDevice(s, m))
 		for _, e := range g.executors {
-			e.attach(s.link, handle, int(m.OpenRequests))
+			e.attach(s.link, handle, int(m.OpenRequests), takesDevice(s, m))
 		}
 	}
 	w.mu.Unlock()

@@ -32,6 +32,7 @@ type peerMemory struct {
 	refs      atomic.Int64  // the session's, and one for each result that is held
 	held      atomic.Int64  // bytes of tensors of these results
 	refused   infer.Refusal // of memory for a result, by the worker
+	session   *session      // whose worker's it is; set before results come
 }
 
 // release gives back a result. The last one of a session that has ended unmaps the memory on a
@@ -97,7 +98,11 @@ func (l *laneLink) post(e *executor) error {
 func (l *laneLink) place(e *executor, in *infer.BatchInput, d *wire.Input) error {
 	for i, s := range in.Segments {
 		if in.Places != nil && !in.Places[i].IsZero() {
-			d.Segments = append(d.Segments, segmentOf(in.Places[i]))
+			s, err := l.segmentOf(in.Places[i])
+			if err != nil {
+				return err
+			}
+			d.Segments = append(d.Segments, s)
 			continue
 		}
 		off, ok := l.arena.Offset(s)
@@ -122,6 +127,14 @@ func (l *laneLink) place(e *executor, in *infer.BatchInput, d *wire.Input) error
 		d.Segments = append(d.Segments, wire.Segment{Offset: off, Length: int64(len(s))})
 	}
 	return nil
+}
+
+// segmentOf names a place for this worker.
+func (l *laneLink) segmentOf(p infer.Place) (wire.Segment, error) {
+	if p.IsResident() {
+		return l.memory.session.resident.segment(l.memory.session, p)
+	}
+	return segmentOf(p), nil
 }
 
 // encode writes the descriptor and cleared cancel flags into e.block, and returns the

@@ -76,7 +76,7 @@ func (l *liar) Load(_ context.Context, m *workerpb.LoadRequest) (*workerpb.LoadR
 	case "too many open requests":
 		return &workerpb.LoadResponse{OpenRequests: maxOpen + 1}, nil
 	}
-	return &workerpb.LoadResponse{OpenRequests: 8}, nil
+	return &workerpb.LoadResponse{OpenRequests: 8, MemoryKinds: []workerpb.MemoryKind{workerpb.MemoryKind_DEVICE}}, nil
 }
 
 func (l *liar) lie(kind string, box uint32, off, n int64) error {
@@ -108,6 +108,15 @@ func (l *liar) lie(kind string, box uint32, off, n int64) error {
 		output.Shape = []int64{16}
 		output.Data = wire.IsInput(0, 16)
 		r.Outputs = []wire.Output{output, {Name: "OUTPUT1", Datatype: infer.Uint8, Shape: []int64{16}, Data: wire.IsInput(7, 16)}}
+	case "resident, though nobody asked for it":
+		r.Outputs[0].Name, r.Outputs[0].Data = "OUTPUT1", wire.InRegion(wire.FirstResident, 0, 4)
+	case "resident behind its beginning":
+		r.Outputs[0].Data = wire.InRegion(wire.FirstResident, 4, 4)
+	case "one resident, one outside":
+		outside := output
+		outside.Data.Offset = 1 << 40
+		r.Outputs[0].Data = wire.InRegion(wire.FirstResident, 0, 4)
+		r.Outputs = append(r.Outputs, outside)
 	case "response outside":
 		r.Outputs, r.Responses = nil, []wire.Response{{Index: 7, Final: true, Outputs: r.Outputs}}
 	case "other batch":
@@ -224,7 +233,7 @@ func (l *oneListener) Addr() net.Addr { return l.conn.LocalAddr() }
 // A worker that lies is replaced; its batch is lost and nothing else happens.
 func TestLiar(t *testing.T) {
 	for _, kind := range []string{"output outside", "input that is not there", "input far away", "input before the first",
-		"input of another size",
+		"input of another size", "resident, though nobody asked for it", "resident behind its beginning", "one resident, one outside",
 		"one input that is, one that is not", "response outside", "other batch", "other batch inside", "other mailbox",
 		"descriptor outside", "descriptor of all memory", "garbage"} {
 		t.Run(kind, func(t *testing.T) {
@@ -233,11 +242,15 @@ func TestLiar(t *testing.T) {
 			w := start(t, Config{Local: []LocalWorker{l}, Backoff: time.Millisecond, KillAfter: 10 * time.Millisecond})
 			v := load(t, w, spec(1, nil))
 			b, results := newBatch(1, 4)
+			b.Requests[0].Outputs = []infer.RequestedOutput{{Name: "OUTPUT0", Resident: true}}
 			var freed atomic.Bool
 			b.Requests[0].Memory = infer.NewBuffer(nil, func(*infer.Buffer) { freed.Store(true) })
 			v.Executor(0).Execute(b)
 			if r := wait(t, results); !errors.Is(r.Err, infer.ErrWorkerLost) {
 				t.Errorf("got %+v", r)
+			}
+			if n := len(w.resident.outputs); n != 0 {
+				t.Errorf("%d resident tensors are left", n)
 			}
 			if b.Requests[0].Memory.Release(); !freed.Load() {
 				t.Error("the request's memory is held")

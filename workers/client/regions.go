@@ -243,6 +243,9 @@ func (w *worker) takes(r *infer.Region) bool {
 // Reaches says that all instances of the version read and write the region of a slot where
 // it lies: their workers are of this host, and own its device.
 func (v *Version) Reaches(slot uint32) bool {
+	if slot > infer.MaxRegions {
+		return v.reachesResident(slot)
+	}
 	if len(v.groups) == 0 {
 		return false
 	}
@@ -377,6 +380,9 @@ const partSize = 4 << 20
 
 // ReadPlace fits infer.Regions. The buffer is in the request arena.
 func (w *Workers) ReadPlace(ctx context.Context, p infer.Place) (*infer.Buffer, error) {
+	if p.IsResident() {
+		return w.readResident(ctx, p)
+	}
 	mem, err := w.memory.Alloc(p.Size)
 	if err != nil {
 		return nil, err
@@ -402,6 +408,9 @@ func (w *Workers) ReadPlace(ctx context.Context, p infer.Place) (*infer.Buffer, 
 
 // WritePlace fits infer.Regions.
 func (w *Workers) WritePlace(ctx context.Context, p infer.Place, data []byte) error {
+	if p.IsResident() {
+		return infer.Errorf(infer.Internal, "a resident tensor can't be written")
+	}
 	if int64(len(data)) > p.Size {
 		return infer.Errorf(infer.Internal, "%d bytes don't fit into a place of %d", len(data), p.Size)
 	}

@@ -24,7 +24,7 @@ type received struct {
 	budget *infer.Budget
 
 	result  infer.Result
-	passed  []*infer.Buffer // under inputs that are outputs; a reference for each
+	passed  []*infer.Buffer // under outputs that are inputs, or resident; a reference for each
 	tensors [2]infer.Tensor
 	shapes  [8]int64
 	rest    []int64 // of shapes
@@ -145,7 +145,13 @@ func (r *received) appendTensors(dst []infer.Tensor, outputs []wire.Output, b *i
 		o := &outputs[i]
 		if slot, off, ok := o.Data.Region(); ok {
 			p := infer.Place{Region: slot, Offset: off, Size: o.Data.Length}
-			if err := checkPlace(q, o.Name, p); err != nil {
+			var err error
+			if p.IsResident() {
+				p, err = r.addResident(b, q, o, slot, off)
+			} else {
+				err = checkPlace(q, o.Name, p)
+			}
+			if err != nil {
 				return nil, err
 			}
 			dst = append(dst, infer.Tensor{Name: o.Name, Datatype: o.Datatype, Shape: r.keepShape(o.Shape), Place: p})
@@ -237,6 +243,7 @@ func (r *received) pass(b *infer.Batch, q *infer.Request, k, n int64) ([]byte, e
 	return nil, infer.Errorf(infer.Internal, "an answer is said to be %d bytes of input %d, which its request has not", n, k)
 }
 
+// releasePassed lets go of outputs that are no bytes of the worker's memory.
 func (r *received) releasePassed() {
 	for i, m := range r.passed {
 		m.Release()

@@ -30,18 +30,19 @@ const protocol = 2
 // session is one connection to a worker, from its start to its end. What ends it is
 // told to fail, by whoever sees it first; supervise then closes it.
 type session struct {
-	log     *slog.Logger
-	arena   *shm.Arena // of requests
-	conn    *grpc.ClientConn
-	client  workerpb.WorkerClient
-	hello   *workerpb.HelloResponse
-	link    link
-	process *process      // nil: somebody else started it
-	input   io.Closer     // of a program, which ends when it is closed; nil for others
-	memory  *peerMemory   // nil: of another host
-	budget  *infer.Budget // Deps.Responses
-	regions regionSet
-	peers   *peers
+	log      *slog.Logger
+	arena    *shm.Arena // of requests
+	conn     *grpc.ClientConn
+	client   workerpb.WorkerClient
+	hello    *workerpb.HelloResponse
+	link     link
+	process  *process      // nil: somebody else started it
+	input    io.Closer     // of a program, which ends when it is closed; nil for others
+	memory   *peerMemory   // nil: of another host
+	budget   *infer.Budget // Deps.Responses
+	regions  regionSet
+	peers    *peers
+	resident *residentTable // the Workers'
 
 	cancel  context.CancelFunc // of the stream and of the tasks
 	readers sync.WaitGroup     // of results
@@ -260,6 +261,7 @@ func (s *session) start(ctx context.Context, c *Config) error {
 
 // startLane lets results be read, by ears or, where that is nil, by a goroutine.
 func (s *session) startLane(ears Ears) error {
+	s.memory.session = s
 	l := newLaneLink(s.arena, s.memory)
 	l.peers = s.peers
 	s.link = l

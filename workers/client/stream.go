@@ -35,6 +35,9 @@ func (l *streamLink) post(e *executor) error {
 		d := &e.batch.Inputs[i]
 		for k, s := range b.Inputs[i].Segments {
 			if places := b.Inputs[i].Places; places != nil && !places[k].IsZero() {
+				if places[k].IsResident() {
+					return infer.Errorf(infer.Internal, "a tensor lies in the device memory of another worker")
+				}
 				d.Segments = append(d.Segments, segmentOf(places[k]))
 				continue
 			}

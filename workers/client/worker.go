@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ import (
 type worker struct {
 	owner *Workers
 	name  string
+	place string        // its number among the workers: two may have one name
 	local *LocalWorker  // one of the two is set
 	far   *RemoteWorker // somebody else started it
 	own   *ownProcess   // of a process beside the configured ones; nil: it is one of these
@@ -39,7 +41,7 @@ type worker struct {
 }
 
 func newWorker(owner *Workers, name string) *worker {
-	w := &worker{owner: owner, name: name, log: owner.log.With("worker", name), changed: make(chan struct{}),
+	w := &worker{owner: owner, name: name, place: "worker " + strconv.FormatUint(owner.numbers.Add(1), 10), log: owner.log.With("worker", name), changed: make(chan struct{}),
 		groups: map[*group]struct{}{}, alone: make(chan struct{}, 1), regionTurn: make(chan struct{}, 1)}
 	w.alone <- struct{}{}
 	w.regionTurn <- struct{}{}
@@ -84,7 +86,7 @@ func (w *worker) supervise(ctx context.Context, first chan<- error) {
 // open makes a session, or nothing.
 func (w *worker) open(ctx context.Context) (*session, error) {
 	s := newSession(w.log)
-	s.arena, s.budget, s.peers = w.owner.memory, w.owner.budget, newPeers(w.owner, s)
+	s.arena, s.budget, s.peers, s.resident = w.owner.memory, w.owner.budget, newPeers(w.owner, s), &w.owner.resident
 	var err error
 	if w.local != nil && w.local.Program {
 		err = s.openProgram(ctx, &w.owner.cfg, *w.local)

@@ -17,15 +17,17 @@ import (
 
 // Workers are all workers of a gateway. Its methods are safe for concurrent use.
 type Workers struct {
-	cfg     Config
-	log     *slog.Logger
-	budget  *infer.Budget // Deps.Responses
-	memory  *shm.Arena
-	workers []*worker                 // the configured ones
-	list    atomic.Pointer[[]*worker] // these and those of own
-	own     processes
-	regions regionTable
-	slots   answerSlots
+	cfg      Config
+	log      *slog.Logger
+	budget   *infer.Budget // Deps.Responses
+	memory   *shm.Arena
+	workers  []*worker                 // the configured ones
+	list     atomic.Pointer[[]*worker] // these and those of own
+	own      processes
+	regions  regionTable
+	resident residentTable
+	numbers  atomic.Uint64 // of workers
+	slots    answerSlots
 
 	// supervised supervises a worker until stop is called or Workers is closed; then it calls ended.
 	supervised func(k *worker, first chan<- error, ended func()) (stop context.CancelFunc)
