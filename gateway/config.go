@@ -157,7 +157,10 @@ type WorkersConfig struct {
 	Wait        time.Duration // --worker-wait-secs
 	// Processes is --worker-processes: backend → how models share processes; "" is for all others.
 	Processes    map[string]client.Sharing
-	ProcessLimit int   // --worker-process-limit
+	ProcessLimit int // --worker-process-limit
+	// DeviceMemory is how many bytes of a GPU its local worker takes for tensors at most, by CUDA
+	// ordinal; the worker's default where there is no entry.
+	DeviceMemory map[int]int64
 	GPUs         []int // CUDA ordinals of this host; nil: those that are found
 }
 

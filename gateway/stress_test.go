@@ -153,6 +153,7 @@ func (m stormModel) Batched() bool                               { return true }
 func (m stormModel) Present(*infer.Response)                     {}
 func (m stormModel) Done(*infer.Request, error)                  {}
 func (m stormModel) Labels(string) []string                      { return nil }
+func (m stormModel) Device() string                              { return "" }
 func (m stormModel) Fit(_ string, _ bool, shape []int64) []int64 { return shape }
 func (m stormModel) Release()                                    { m.s.pins.Add(-1) }
 

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -66,7 +67,11 @@ func (w *WorkersConfig) localWorkers(backends string) ([]client.LocalWorker, err
 		local = append(local, p)
 	}
 	for _, id := range gpus {
-		local = append(local, client.LocalWorker{Path: binary, Env: env, GPU: true, Device: id})
+		gpu := client.LocalWorker{Path: binary, Env: env, GPU: true, Device: id}
+		if n, ok := w.DeviceMemory[id]; ok {
+			gpu.Args = append(gpu.Args, "--device-memory-byte-size="+strconv.FormatInt(n, 10))
+		}
+		local = append(local, gpu)
 	}
 	return local, nil
 }

@@ -34,6 +34,7 @@ func (m *model) Turn(context.Context, *infer.Request) error  { return nil }
 func (m *model) Current() *cache.Subject                     { return nil }
 func (m *model) Batched() bool                               { return true }
 func (m *model) Labels(string) []string                      { return []string{"cat", "dog"} }
+func (m *model) Device() string                              { return "" }
 func (m *model) Fit(_ string, _ bool, shape []int64) []int64 { return shape }
 
 func (m *model) Start(context.Context, *infer.Request, infer.Sink) bool { return false }

@@ -184,6 +184,8 @@ type Loaded interface {
 	Memory() []*worker.MemoryUsage
 	// Reaches says that all instances reach the memory of a client's region.
 	Reaches(slot uint32) bool
+	// Device names the device memory that all instances share; "": none. See schedule.Pinned.
+	Device() string
 }
 
 // Stats counts what one version does; gateway/stats fits.

@@ -85,6 +85,8 @@ type fakeLoaded struct {
 
 func (*fakeLoaded) Executor(int) infer.Executor    { return nil }
 func (l *fakeLoaded) Unload(context.Context) error { l.unloaded.Add(1); return nil }
+func (*fakeLoaded) Device() string                 { return "" }
+
 func (*fakeLoaded) Memory() []*worker.MemoryUsage {
 	return []*worker.MemoryUsage{{Type: "CPU", ByteSize: 7}}
 }

@@ -27,6 +27,15 @@ func (m *Model) Places(req *infer.Request) bool {
 	return true
 }
 
+// Device is the device memory in which outputs of the model may stay for another one, and in
+// which it takes them; "": there is none. Answers that a cache keeps lie on the host.
+func (m *Model) Device() string {
+	if !m.places || m.loaded == nil || m.Config.GetResponseCache().GetEnable() {
+		return ""
+	}
+	return m.loaded.Device()
+}
+
 // maxCopied bounds the bytes in clients' memory that an instance copies for one request. A
 // file with a hole is as large as its owner says and costs nothing before.
 const maxCopied = 16 << 20
@@ -37,7 +46,7 @@ func (m *Model) copied(req *infer.Request) (n int64) {
 	for i := range req.Inputs {
 		t := &req.Inputs[i]
 		switch {
-		case t.Place.IsZero():
+		case t.Place.IsZero() || t.Place.IsResident(): // what is resident doesn't change, and is bounded by its worker
 		case t.Datatype.IsFloat():
 			if m.Config.GetDynamicBatching() != nil {
 				n += t.Place.Size

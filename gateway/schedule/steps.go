@@ -36,6 +36,9 @@ type Pinned interface {
 	// the two has it, a batch of one is put in front or taken away if the rest then fits.
 	// It may return shape itself, and never writes to it.
 	Fit(input string, batched bool, shape []int64) []int64
+	// Device names the device memory in which all of its instances take tensors and may leave
+	// outputs for each other's; "": there is none.
+	Device() string
 	Release()
 }
 

@@ -30,6 +30,7 @@ type runner struct {
 	start  int64 // when the first step could begin
 	began  bool  // a step's instance had a request
 	broken bool  // mu; a panic has left run half done
+	onHost bool  // nothing stays on a device
 
 	roomPins [4]schedule.Pinned
 	roomJobs [4]job

@@ -2,6 +2,7 @@ package ensemble
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strconv"
 	"sync"
@@ -63,15 +64,25 @@ func (s *Scheduler) Do(ctx context.Context, req *infer.Request, send infer.SendF
 	if req.Depth >= maxDepth {
 		return infer.Errorf(infer.InvalidArg, "%sensembles are nested more than %d deep at '%s'", req.Prefix(), maxDepth, s.cfg.Model.Name)
 	}
-	r := &runner{s: s, req: req, send: send}
+	again, err := s.try(ctx, &runner{s: s, req: req, send: send})
+	if again {
+		_, err = s.try(ctx, &runner{s: s, req: req, send: send, onHost: true})
+	}
+	return err
+}
+
+// try runs the steps once. again says that a tensor was lost on its device, of which nothing was
+// answered yet: the steps may run once more.
+func (s *Scheduler) try(ctx context.Context, r *runner) (again bool, err error) {
 	r.news.L = &r.mu
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	defer r.cancel(nil)
 	if err := s.enter(r); err != nil {
-		return err
+		return false, err
 	}
 	defer s.leave(r)
-	return r.do()
+	err = r.do()
+	return err != nil && !r.onHost && r.mayRepeat() && errors.Is(err, infer.ErrTensorLost), err
 }
 
 func (s *Scheduler) enter(r *runner) error {

@@ -34,6 +34,7 @@ type model struct {
 	flat      bool
 	missing   bool
 	broken    func() // called with a request's lock held; nil: nothing
+	device    string
 }
 
 type pinned struct {
@@ -48,6 +49,7 @@ func (p *pinned) Batched() bool {
 	return !p.flat
 }
 func (p *pinned) Decoupled() bool { return p.decoupled }
+func (p *pinned) Device() string  { return p.device }
 func (p *pinned) Release()        { p.s.pins.Add(-1) }
 func (p *pinned) Fit(_ string, batched bool, shape []int64) []int64 {
 	return schedule.Fit([]int64{2}, !p.flat, batched, shape)

@@ -89,7 +89,7 @@ func (r *runner) newCall(j job, m schedule.Pinned) *call {
 	n, top := &r.s.graph.nodes[j.step], r.req
 	c := &call{}
 	name := r.s.cfg.Steps[j.step].Model.Name
-	c.req = infer.Request{ID: top.ID, Model: name, Outputs: n.requested, Params: top.Params,
+	c.req = infer.Request{ID: top.ID, Model: name, Outputs: r.requested(j.step), Params: top.Params,
 		Priority: top.Priority, Timeout: top.Timeout, Streaming: true, Depth: top.Depth + 1, Tenant: top.Tenant,
 		Caller: top.Caller, Weight: top.Weight, Origin: top.Origin}
 	seq := sequence{top.Correlation, top.SequenceStart, top.SequenceEnd}
@@ -107,7 +107,7 @@ func (r *runner) newCall(j job, m schedule.Pinned) *call {
 		from := len(dims)
 		dims = append(dims, m.Fit(p.name, v.batched, v.tensor.Shape)...)
 		c.req.Inputs = append(c.req.Inputs, infer.Tensor{Name: p.name, Datatype: v.tensor.Datatype,
-			Shape: dims[from:len(dims):len(dims)], Data: v.tensor.Data})
+			Shape: dims[from:len(dims):len(dims)], Data: v.tensor.Data, Place: v.tensor.Place})
 		c.hold(v.mem)
 	}
 	c.req.Correlation, c.req.SequenceStart, c.req.SequenceEnd = seq.id, seq.start, seq.end

@@ -65,6 +65,8 @@ func TestFaults(t *testing.T) {
 		{[]string{"--model-config-name=../x"}, "'../x' is no name of a configuration"},
 		{[]string{"--model-load-gpu-limit=0:1.5"}, "expects limit fraction to be in range [0.0, 1.0], got 1.5"},
 		{[]string{"--model-load-gpu-limit=x"}, "'x' is not <device id>:<fraction>"},
+		{[]string{"--cuda-memory-pool-byte-size=0:-1"}, "'0:-1' is not <device id>:<bytes>"},
+		{[]string{"--cuda-memory-pool-byte-size=67108864"}, "'67108864' is not <device id>:<bytes>"},
 		{[]string{"--model-repository=s3://"}, "No bucket name found in path: s3://"},
 		{[]string{"--http-header-forward-pattern=("}, "--http-header-forward-pattern: error parsing regexp"},
 		{[]string{"--grpc-use-ssl=true"}, "--grpc-use-ssl needs --grpc-server-cert"},
@@ -180,6 +182,13 @@ backend-directory backend-config repoagent-directory cache-config cache-director
 pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size min-supported-compute-capability
 buffer-manager-thread-count host-policy model-load-gpu-limit allow-client-shm strict-model-config
 response-cache-byte-size trace-file trace-level trace-rate trace-count trace-log-frequency`
+
+func TestDeviceMemory(t *testing.T) {
+	s := parse(t, "--cuda-memory-pool-byte-size=0:67108864", "--cuda-memory-pool-byte-size=1:0")
+	if got := s.Config.Workers.DeviceMemory; len(got) != 2 || got[0] != 64<<20 || got[1] != 0 {
+		t.Errorf("got %v", got)
+	}
+}
 
 func TestRateLimiter(t *testing.T) {
 	s, err := ParseServe([]string{"--model-repository=/m", "--rate-limit=EXECUTION_COUNT", "--rate-limit-resource=R1:4",

@@ -1,6 +1,10 @@
 package flags
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
 
 // later are the original's flags for features that this version has not. Giving one
 // is an error that names the feature, unless the value asks for nothing: a server that
@@ -39,11 +43,28 @@ func (s *Serve) tuning() []flag {
 		ignored("vertex-ai-thread-count", "integer", "Connections need no threads of their own."),
 		ignored("enable-peer-access", "boolean", "Each GPU has a worker of its own."),
 		ignored("pinned-memory-pool-byte-size", "integer", "Tensors lie in arenas: see --request-arena-byte-size."),
-		ignored("cuda-memory-pool-byte-size", "integer:integer", "Backends allocate device memory themselves."),
+		{name: "cuda-memory-pool-byte-size", arg: "integer:integer", repeat: true, help: "<device>:<bytes>: the most memory of a GPU that its worker " +
+			"takes for tensors; what backends take themselves does not count. 1073741824 by default. Workers of --worker have a flag of their own.",
+			set: s.deviceMemory},
 		ignored("cuda-virtual-address-size", "integer:integer", "There is no growable state in this version."),
 		ignored("min-supported-compute-capability", "float", "The backend's libraries decide."),
 		ignored("buffer-manager-thread-count", "integer", "Batches are laid out without gathering."),
 	}
+}
+
+// deviceMemory reads <device id>:<bytes>.
+func (s *Serve) deviceMemory(v string) error {
+	device, size, ok := strings.Cut(v, ":")
+	id, err := strconv.ParseUint(device, 10, 16)
+	n, err2 := strconv.ParseInt(size, 10, 64)
+	if !ok || err != nil || err2 != nil || n < 0 {
+		return fmt.Errorf("'%s' is not <device id>:<bytes>", v)
+	}
+	if s.Config.Workers.DeviceMemory == nil {
+		s.Config.Workers.DeviceMemory = map[int]int64{}
+	}
+	s.Config.Workers.DeviceMemory[int(id)] = n
+	return nil
 }
 
 // deprecated are the original's deprecated flags.
