@@ -9,7 +9,6 @@ import (
 // openRegions makes the registry of clients' shared memory. On a host without such memory
 // there is none, which is a fault only where it was asked for.
 func (g *Gateway) openRegions() error {
-	g.pipeline.Regions(g.workers) // steps of ensembles may have tensors in device memory
 	if g.cfg.Auth.ClientMemory == auth.ClientMemoryNone {
 		return nil
 	}

@@ -10,12 +10,10 @@ import (
 // newPipeline joins the steps of a request. Interfaces of what is off stay nil.
 func (g *Gateway) newPipeline() *pipeline.Pipeline {
 	d := pipeline.Deps{Models: models{g.models}, Guard: g.auth, Tracer: g.tracer, Cache: g.cache,
-		Responses: g.responses, Ended: g.ended}
+		Responses: g.responses, Ended: g.ended,
+		Regions: g.workers} // without clients' memory, too: steps of ensembles may have tensors in device memory
 	if g.limits != nil {
 		d.Admission = g.limits
-	}
-	if g.regions != nil {
-		d.Regions = g.workers
 	}
 	return pipeline.New(pipeline.Config{Timings: g.cfg.Observe.Timings, ClassBytes: g.cfg.ClassesLimit}, d)
 }

@@ -19,6 +19,8 @@ output { name: "Y" data_type: TYPE_FP32 dims: 128 }
 
 // fastBatch is a batch that costs nothing itself: its memory is one block.
 type fastBatch struct {
+	backend.Memory // of no use to a backend of host memory
+
 	rows     int
 	inputs   []infer.Tensor
 	requests []backend.Request
