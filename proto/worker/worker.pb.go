@@ -351,6 +351,107 @@ func (Device_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_proto_worker_worker_proto_rawDescGZIP(), []int{6, 0}
 }
 
+type LogLine_Level int32
+
+const (
+	LogLine_ERROR   LogLine_Level = 0
+	LogLine_WARNING LogLine_Level = 1
+	LogLine_INFO    LogLine_Level = 2
+	LogLine_VERBOSE LogLine_Level = 3
+)
+
+// Enum value maps for LogLine_Level.
+var (
+	LogLine_Level_name = map[int32]string{
+		0: "ERROR",
+		1: "WARNING",
+		2: "INFO",
+		3: "VERBOSE",
+	}
+	LogLine_Level_value = map[string]int32{
+		"ERROR":   0,
+		"WARNING": 1,
+		"INFO":    2,
+		"VERBOSE": 3,
+	}
+)
+
+func (x LogLine_Level) Enum() *LogLine_Level {
+	p := new(LogLine_Level)
+	*p = x
+	return p
+}
+
+func (x LogLine_Level) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LogLine_Level) Descriptor() protoreflect.EnumDescriptor {
+	return file_proto_worker_worker_proto_enumTypes[6].Descriptor()
+}
+
+func (LogLine_Level) Type() protoreflect.EnumType {
+	return &file_proto_worker_worker_proto_enumTypes[6]
+}
+
+func (x LogLine_Level) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LogLine_Level.Descriptor instead.
+func (LogLine_Level) EnumDescriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{38, 0}
+}
+
+type MetricUpdate_Kind int32
+
+const (
+	MetricUpdate_COUNTER   MetricUpdate_Kind = 0
+	MetricUpdate_GAUGE     MetricUpdate_Kind = 1
+	MetricUpdate_HISTOGRAM MetricUpdate_Kind = 2
+)
+
+// Enum value maps for MetricUpdate_Kind.
+var (
+	MetricUpdate_Kind_name = map[int32]string{
+		0: "COUNTER",
+		1: "GAUGE",
+		2: "HISTOGRAM",
+	}
+	MetricUpdate_Kind_value = map[string]int32{
+		"COUNTER":   0,
+		"GAUGE":     1,
+		"HISTOGRAM": 2,
+	}
+)
+
+func (x MetricUpdate_Kind) Enum() *MetricUpdate_Kind {
+	p := new(MetricUpdate_Kind)
+	*p = x
+	return p
+}
+
+func (x MetricUpdate_Kind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MetricUpdate_Kind) Descriptor() protoreflect.EnumDescriptor {
+	return file_proto_worker_worker_proto_enumTypes[7].Descriptor()
+}
+
+func (MetricUpdate_Kind) Type() protoreflect.EnumType {
+	return &file_proto_worker_worker_proto_enumTypes[7]
+}
+
+func (x MetricUpdate_Kind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MetricUpdate_Kind.Descriptor instead.
+func (MetricUpdate_Kind) EnumDescriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{39, 0}
+}
+
 type HelloRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Protocol       uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"` // 2
@@ -358,6 +459,7 @@ type HelloRequest struct {
 	// The byte tables of the local lane that the gateway speaks, by their number; none where
 	// it shares no memory with the worker.
 	Lane          []uint32 `protobuf:"varint,3,rep,packed,name=lane,proto3" json:"lane,omitempty"`
+	Calls         bool     `protobuf:"varint,10,opt,name=calls,proto3" json:"calls,omitempty"` // the gateway answers calls of models
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -413,6 +515,13 @@ func (x *HelloRequest) GetLane() []uint32 {
 	return nil
 }
 
+func (x *HelloRequest) GetCalls() bool {
+	if x != nil {
+		return x.Calls
+	}
+	return false
+}
+
 type HelloResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Protocol      uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
@@ -421,6 +530,7 @@ type HelloResponse struct {
 	Lane          uint32                 `protobuf:"varint,4,opt,name=lane,proto3" json:"lane,omitempty"` // the byte table that is used; 0: all batches come over Execute
 	Backends      []*Backend             `protobuf:"bytes,5,rep,name=backends,proto3" json:"backends,omitempty"`
 	Devices       []*Device              `protobuf:"bytes,6,rep,name=devices,proto3" json:"devices,omitempty"`
+	Calls         bool                   `protobuf:"varint,10,opt,name=calls,proto3" json:"calls,omitempty"` // models of the worker may call; never where HelloRequest.calls was not set
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -495,6 +605,13 @@ func (x *HelloResponse) GetDevices() []*Device {
 		return x.Devices
 	}
 	return nil
+}
+
+func (x *HelloResponse) GetCalls() bool {
+	if x != nil {
+		return x.Calls
+	}
+	return false
 }
 
 type Backend struct {
@@ -2734,7 +2851,7 @@ func (x *Response) GetOutputs() []*Output {
 type Error struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Code          Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.worker.v2.Code" json:"code,omitempty"`
-	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`   // why it was refused, "" for none: queue_full, queue_timeout, deadline, cancelled, stopping, not_ready, memory_full, too_large
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`   // why it was refused, "" for none: queue_full, queue_timeout, deadline, cancelled, stopping, not_ready, memory_full, too_large, call_cycle, call_depth
 	Message       string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"` // for the client; not empty
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2852,6 +2969,772 @@ func (x *ComputeTimes) GetOutput() int64 {
 	return 0
 }
 
+// What a model asks its gateway for, or a word about a call that is open.
+type Call struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Chosen by the worker, and unique among the calls of the connection that have no final
+	// answer. 0: no answer is wanted; for log lines and metrics alone.
+	Id       uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Handle   uint64 `protobuf:"varint,2,opt,name=handle,proto3" json:"handle,omitempty"`     // of the model that calls
+	Instance uint32 `protobuf:"varint,3,opt,name=instance,proto3" json:"instance,omitempty"` // of the batch
+	Batch    uint64 `protobuf:"varint,4,opt,name=batch,proto3" json:"batch,omitempty"`       // whose request the call serves; 0: it serves none
+	Request  uint32 `protobuf:"varint,5,opt,name=request,proto3" json:"request,omitempty"`   // its index in the batch
+	// Types that are valid to be assigned to What:
+	//
+	//	*Call_Infer
+	//	*Call_Load
+	//	*Call_Unload
+	//	*Call_Ready
+	//	*Call_Log
+	//	*Call_Metric
+	//	*Call_Cancel
+	//	*Call_Taken
+	What          isCall_What `protobuf_oneof:"what"`
+	Tensors       [][]byte    `protobuf:"bytes,14,rep,name=tensors,proto3" json:"tensors,omitempty"` // the data of the inference's inputs, in their order
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Call) Reset() {
+	*x = Call{}
+	mi := &file_proto_worker_worker_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Call) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Call) ProtoMessage() {}
+
+func (x *Call) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Call.ProtoReflect.Descriptor instead.
+func (*Call) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Call) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Call) GetHandle() uint64 {
+	if x != nil {
+		return x.Handle
+	}
+	return 0
+}
+
+func (x *Call) GetInstance() uint32 {
+	if x != nil {
+		return x.Instance
+	}
+	return 0
+}
+
+func (x *Call) GetBatch() uint64 {
+	if x != nil {
+		return x.Batch
+	}
+	return 0
+}
+
+func (x *Call) GetRequest() uint32 {
+	if x != nil {
+		return x.Request
+	}
+	return 0
+}
+
+func (x *Call) GetWhat() isCall_What {
+	if x != nil {
+		return x.What
+	}
+	return nil
+}
+
+func (x *Call) GetInfer() *Inference {
+	if x != nil {
+		if x, ok := x.What.(*Call_Infer); ok {
+			return x.Infer
+		}
+	}
+	return nil
+}
+
+func (x *Call) GetLoad() *ModelChange {
+	if x != nil {
+		if x, ok := x.What.(*Call_Load); ok {
+			return x.Load
+		}
+	}
+	return nil
+}
+
+func (x *Call) GetUnload() *ModelChange {
+	if x != nil {
+		if x, ok := x.What.(*Call_Unload); ok {
+			return x.Unload
+		}
+	}
+	return nil
+}
+
+func (x *Call) GetReady() *ModelVersion {
+	if x != nil {
+		if x, ok := x.What.(*Call_Ready); ok {
+			return x.Ready
+		}
+	}
+	return nil
+}
+
+func (x *Call) GetLog() *LogLine {
+	if x != nil {
+		if x, ok := x.What.(*Call_Log); ok {
+			return x.Log
+		}
+	}
+	return nil
+}
+
+func (x *Call) GetMetric() *MetricUpdate {
+	if x != nil {
+		if x, ok := x.What.(*Call_Metric); ok {
+			return x.Metric
+		}
+	}
+	return nil
+}
+
+func (x *Call) GetCancel() bool {
+	if x != nil {
+		if x, ok := x.What.(*Call_Cancel); ok {
+			return x.Cancel
+		}
+	}
+	return false
+}
+
+func (x *Call) GetTaken() bool {
+	if x != nil {
+		if x, ok := x.What.(*Call_Taken); ok {
+			return x.Taken
+		}
+	}
+	return false
+}
+
+func (x *Call) GetTensors() [][]byte {
+	if x != nil {
+		return x.Tensors
+	}
+	return nil
+}
+
+type isCall_What interface {
+	isCall_What()
+}
+
+type Call_Infer struct {
+	Infer *Inference `protobuf:"bytes,6,opt,name=infer,proto3,oneof"`
+}
+
+type Call_Load struct {
+	Load *ModelChange `protobuf:"bytes,7,opt,name=load,proto3,oneof"`
+}
+
+type Call_Unload struct {
+	Unload *ModelChange `protobuf:"bytes,8,opt,name=unload,proto3,oneof"`
+}
+
+type Call_Ready struct {
+	Ready *ModelVersion `protobuf:"bytes,9,opt,name=ready,proto3,oneof"`
+}
+
+type Call_Log struct {
+	Log *LogLine `protobuf:"bytes,10,opt,name=log,proto3,oneof"`
+}
+
+type Call_Metric struct {
+	Metric *MetricUpdate `protobuf:"bytes,11,opt,name=metric,proto3,oneof"`
+}
+
+type Call_Cancel struct {
+	// Of a call that is open; nothing but the id stands beside these two.
+	Cancel bool `protobuf:"varint,12,opt,name=cancel,proto3,oneof"` // no answer of it is wanted any more. It has its final answer nevertheless
+}
+
+type Call_Taken struct {
+	Taken bool `protobuf:"varint,13,opt,name=taken,proto3,oneof"` // the worker has taken one of its answers that were not final
+}
+
+func (*Call_Infer) isCall_What() {}
+
+func (*Call_Load) isCall_What() {}
+
+func (*Call_Unload) isCall_What() {}
+
+func (*Call_Ready) isCall_What() {}
+
+func (*Call_Log) isCall_What() {}
+
+func (*Call_Metric) isCall_What() {}
+
+func (*Call_Cancel) isCall_What() {}
+
+func (*Call_Taken) isCall_What() {}
+
+type Inference struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`                      // "": by the version policy
+	RequestId     string                 `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"` // "": that of the request that the call serves
+	Parameters    []*Parameter           `protobuf:"bytes,4,rep,name=parameters,proto3" json:"parameters,omitempty"`
+	Outputs       []string               `protobuf:"bytes,5,rep,name=outputs,proto3" json:"outputs,omitempty"` // none: all of the model
+	Inputs        []*Output              `protobuf:"bytes,6,rep,name=inputs,proto3" json:"inputs,omitempty"`
+	TimeoutNs     int64                  `protobuf:"varint,7,opt,name=timeout_ns,json=timeoutNs,proto3" json:"timeout_ns,omitempty"`          // for waiting in queues; 0: what is left of that of the request that the call serves
+	Priority      uint64                 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"`                             // 0: that of the request that the call serves
+	SequenceId    uint64                 `protobuf:"varint,9,opt,name=sequence_id,json=sequenceId,proto3" json:"sequence_id,omitempty"`       // a number, or
+	SequenceName  string                 `protobuf:"bytes,10,opt,name=sequence_name,json=sequenceName,proto3" json:"sequence_name,omitempty"` // a text; neither: it belongs to none
+	SequenceStart bool                   `protobuf:"varint,11,opt,name=sequence_start,json=sequenceStart,proto3" json:"sequence_start,omitempty"`
+	SequenceEnd   bool                   `protobuf:"varint,12,opt,name=sequence_end,json=sequenceEnd,proto3" json:"sequence_end,omitempty"`
+	Stream        bool                   `protobuf:"varint,13,opt,name=stream,proto3" json:"stream,omitempty"` // any number of answers is taken; else the model must not be decoupled
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Inference) Reset() {
+	*x = Inference{}
+	mi := &file_proto_worker_worker_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Inference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Inference) ProtoMessage() {}
+
+func (x *Inference) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Inference.ProtoReflect.Descriptor instead.
+func (*Inference) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *Inference) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *Inference) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Inference) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *Inference) GetParameters() []*Parameter {
+	if x != nil {
+		return x.Parameters
+	}
+	return nil
+}
+
+func (x *Inference) GetOutputs() []string {
+	if x != nil {
+		return x.Outputs
+	}
+	return nil
+}
+
+func (x *Inference) GetInputs() []*Output {
+	if x != nil {
+		return x.Inputs
+	}
+	return nil
+}
+
+func (x *Inference) GetTimeoutNs() int64 {
+	if x != nil {
+		return x.TimeoutNs
+	}
+	return 0
+}
+
+func (x *Inference) GetPriority() uint64 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *Inference) GetSequenceId() uint64 {
+	if x != nil {
+		return x.SequenceId
+	}
+	return 0
+}
+
+func (x *Inference) GetSequenceName() string {
+	if x != nil {
+		return x.SequenceName
+	}
+	return ""
+}
+
+func (x *Inference) GetSequenceStart() bool {
+	if x != nil {
+		return x.SequenceStart
+	}
+	return false
+}
+
+func (x *Inference) GetSequenceEnd() bool {
+	if x != nil {
+		return x.SequenceEnd
+	}
+	return false
+}
+
+func (x *Inference) GetStream() bool {
+	if x != nil {
+		return x.Stream
+	}
+	return false
+}
+
+type ModelVersion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"` // "": any
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModelVersion) Reset() {
+	*x = ModelVersion{}
+	mi := &file_proto_worker_worker_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelVersion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelVersion) ProtoMessage() {}
+
+func (x *ModelVersion) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelVersion.ProtoReflect.Descriptor instead.
+func (*ModelVersion) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *ModelVersion) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *ModelVersion) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+type ModelChange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	Config        string                 `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`          // of load: a model config in JSON in place of the folder's; "": the folder's
+	Dependents    bool                   `protobuf:"varint,3,opt,name=dependents,proto3" json:"dependents,omitempty"` // of unload: also the models that an ensemble is made of
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModelChange) Reset() {
+	*x = ModelChange{}
+	mi := &file_proto_worker_worker_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelChange) ProtoMessage() {}
+
+func (x *ModelChange) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelChange.ProtoReflect.Descriptor instead.
+func (*ModelChange) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ModelChange) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *ModelChange) GetConfig() string {
+	if x != nil {
+		return x.Config
+	}
+	return ""
+}
+
+func (x *ModelChange) GetDependents() bool {
+	if x != nil {
+		return x.Dependents
+	}
+	return false
+}
+
+type LogLine struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Level         LogLine_Level          `protobuf:"varint,1,opt,name=level,proto3,enum=sluice.worker.v2.LogLine_Level" json:"level,omitempty"`
+	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"` // at most 4096 bytes are kept
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogLine) Reset() {
+	*x = LogLine{}
+	mi := &file_proto_worker_worker_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogLine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogLine) ProtoMessage() {}
+
+func (x *LogLine) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogLine.ProtoReflect.Descriptor instead.
+func (*LogLine) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *LogLine) GetLevel() LogLine_Level {
+	if x != nil {
+		return x.Level
+	}
+	return LogLine_ERROR
+}
+
+func (x *LogLine) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+// A change of one figure. The first one of a family declares it.
+type MetricUpdate struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Family  string                 `protobuf:"bytes,1,opt,name=family,proto3" json:"family,omitempty"` // its name, as Prometheus has it
+	Kind    MetricUpdate_Kind      `protobuf:"varint,2,opt,name=kind,proto3,enum=sluice.worker.v2.MetricUpdate_Kind" json:"kind,omitempty"`
+	Help    string                 `protobuf:"bytes,3,opt,name=help,proto3" json:"help,omitempty"`                                                                               // of the first one
+	Buckets []float64              `protobuf:"fixed64,4,rep,packed,name=buckets,proto3" json:"buckets,omitempty"`                                                                // of a histogram's first one: upper bounds, ascending
+	Labels  map[string]string      `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of each update of a family the same names
+	// Types that are valid to be assigned to Change:
+	//
+	//	*MetricUpdate_Set
+	//	*MetricUpdate_Add
+	//	*MetricUpdate_Observe
+	Change        isMetricUpdate_Change `protobuf_oneof:"change"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MetricUpdate) Reset() {
+	*x = MetricUpdate{}
+	mi := &file_proto_worker_worker_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MetricUpdate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MetricUpdate) ProtoMessage() {}
+
+func (x *MetricUpdate) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MetricUpdate.ProtoReflect.Descriptor instead.
+func (*MetricUpdate) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *MetricUpdate) GetFamily() string {
+	if x != nil {
+		return x.Family
+	}
+	return ""
+}
+
+func (x *MetricUpdate) GetKind() MetricUpdate_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return MetricUpdate_COUNTER
+}
+
+func (x *MetricUpdate) GetHelp() string {
+	if x != nil {
+		return x.Help
+	}
+	return ""
+}
+
+func (x *MetricUpdate) GetBuckets() []float64 {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
+func (x *MetricUpdate) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *MetricUpdate) GetChange() isMetricUpdate_Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+func (x *MetricUpdate) GetSet() float64 {
+	if x != nil {
+		if x, ok := x.Change.(*MetricUpdate_Set); ok {
+			return x.Set
+		}
+	}
+	return 0
+}
+
+func (x *MetricUpdate) GetAdd() float64 {
+	if x != nil {
+		if x, ok := x.Change.(*MetricUpdate_Add); ok {
+			return x.Add
+		}
+	}
+	return 0
+}
+
+func (x *MetricUpdate) GetObserve() float64 {
+	if x != nil {
+		if x, ok := x.Change.(*MetricUpdate_Observe); ok {
+			return x.Observe
+		}
+	}
+	return 0
+}
+
+type isMetricUpdate_Change interface {
+	isMetricUpdate_Change()
+}
+
+type MetricUpdate_Set struct {
+	Set float64 `protobuf:"fixed64,6,opt,name=set,proto3,oneof"` // gauges
+}
+
+type MetricUpdate_Add struct {
+	Add float64 `protobuf:"fixed64,7,opt,name=add,proto3,oneof"` // counters, by 0 or more, and gauges
+}
+
+type MetricUpdate_Observe struct {
+	Observe float64 `protobuf:"fixed64,8,opt,name=observe,proto3,oneof"` // histograms
+}
+
+func (*MetricUpdate_Set) isMetricUpdate_Change() {}
+
+func (*MetricUpdate_Add) isMetricUpdate_Change() {}
+
+func (*MetricUpdate_Observe) isMetricUpdate_Change() {}
+
+// An answer to a call: one, or any number where the call takes a stream. The last has final.
+type CallAnswer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Final         bool                   `protobuf:"varint,2,opt,name=final,proto3" json:"final,omitempty"`
+	Error         *Error                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"` // the call failed; then nothing else is set but final
+	Parameters    []*Parameter           `protobuf:"bytes,4,rep,name=parameters,proto3" json:"parameters,omitempty"`
+	Outputs       []*Output              `protobuf:"bytes,5,rep,name=outputs,proto3" json:"outputs,omitempty"`
+	Ready         bool                   `protobuf:"varint,6,opt,name=ready,proto3" json:"ready,omitempty"`    // to ready: the model version can be asked
+	Tensors       [][]byte               `protobuf:"bytes,7,rep,name=tensors,proto3" json:"tensors,omitempty"` // the data of the outputs, in their order
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallAnswer) Reset() {
+	*x = CallAnswer{}
+	mi := &file_proto_worker_worker_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallAnswer) ProtoMessage() {}
+
+func (x *CallAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallAnswer.ProtoReflect.Descriptor instead.
+func (*CallAnswer) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *CallAnswer) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *CallAnswer) GetFinal() bool {
+	if x != nil {
+		return x.Final
+	}
+	return false
+}
+
+func (x *CallAnswer) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *CallAnswer) GetParameters() []*Parameter {
+	if x != nil {
+		return x.Parameters
+	}
+	return nil
+}
+
+func (x *CallAnswer) GetOutputs() []*Output {
+	if x != nil {
+		return x.Outputs
+	}
+	return nil
+}
+
+func (x *CallAnswer) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *CallAnswer) GetTensors() [][]byte {
+	if x != nil {
+		return x.Tensors
+	}
+	return nil
+}
+
 type WatchRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	IntervalMs    int64                  `protobuf:"varint,1,opt,name=interval_ms,json=intervalMs,proto3" json:"interval_ms,omitempty"` // 0: 2000
@@ -2861,7 +3744,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[34]
+	mi := &file_proto_worker_worker_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2873,7 +3756,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[34]
+	mi := &file_proto_worker_worker_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2886,7 +3769,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{34}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WatchRequest) GetIntervalMs() int64 {
@@ -2907,7 +3790,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[35]
+	mi := &file_proto_worker_worker_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2919,7 +3802,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[35]
+	mi := &file_proto_worker_worker_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2932,7 +3815,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{35}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WatchResponse) GetDevices() []*DeviceState {
@@ -2971,7 +3854,7 @@ type DeviceState struct {
 
 func (x *DeviceState) Reset() {
 	*x = DeviceState{}
-	mi := &file_proto_worker_worker_proto_msgTypes[36]
+	mi := &file_proto_worker_worker_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2983,7 +3866,7 @@ func (x *DeviceState) String() string {
 func (*DeviceState) ProtoMessage() {}
 
 func (x *DeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[36]
+	mi := &file_proto_worker_worker_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2996,7 +3879,7 @@ func (x *DeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceState.ProtoReflect.Descriptor instead.
 func (*DeviceState) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{36}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *DeviceState) GetDevice() *Device {
@@ -3060,7 +3943,7 @@ type LoadedModel struct {
 
 func (x *LoadedModel) Reset() {
 	*x = LoadedModel{}
-	mi := &file_proto_worker_worker_proto_msgTypes[37]
+	mi := &file_proto_worker_worker_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3072,7 +3955,7 @@ func (x *LoadedModel) String() string {
 func (*LoadedModel) ProtoMessage() {}
 
 func (x *LoadedModel) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[37]
+	mi := &file_proto_worker_worker_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3085,7 +3968,7 @@ func (x *LoadedModel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadedModel.ProtoReflect.Descriptor instead.
 func (*LoadedModel) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{37}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *LoadedModel) GetHandle() uint64 {
@@ -3132,7 +4015,7 @@ type OpenRegionRequest struct {
 
 func (x *OpenRegionRequest) Reset() {
 	*x = OpenRegionRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[38]
+	mi := &file_proto_worker_worker_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3144,7 +4027,7 @@ func (x *OpenRegionRequest) String() string {
 func (*OpenRegionRequest) ProtoMessage() {}
 
 func (x *OpenRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[38]
+	mi := &file_proto_worker_worker_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3157,7 +4040,7 @@ func (x *OpenRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRegionRequest.ProtoReflect.Descriptor instead.
 func (*OpenRegionRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{38}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *OpenRegionRequest) GetSlot() uint32 {
@@ -3224,7 +4107,7 @@ type OpenRegionResponse struct {
 
 func (x *OpenRegionResponse) Reset() {
 	*x = OpenRegionResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[39]
+	mi := &file_proto_worker_worker_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3236,7 +4119,7 @@ func (x *OpenRegionResponse) String() string {
 func (*OpenRegionResponse) ProtoMessage() {}
 
 func (x *OpenRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[39]
+	mi := &file_proto_worker_worker_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3249,7 +4132,7 @@ func (x *OpenRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRegionResponse.ProtoReflect.Descriptor instead.
 func (*OpenRegionResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{39}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{46}
 }
 
 type CloseRegionRequest struct {
@@ -3262,7 +4145,7 @@ type CloseRegionRequest struct {
 
 func (x *CloseRegionRequest) Reset() {
 	*x = CloseRegionRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[40]
+	mi := &file_proto_worker_worker_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3274,7 +4157,7 @@ func (x *CloseRegionRequest) String() string {
 func (*CloseRegionRequest) ProtoMessage() {}
 
 func (x *CloseRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[40]
+	mi := &file_proto_worker_worker_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3287,7 +4170,7 @@ func (x *CloseRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRegionRequest.ProtoReflect.Descriptor instead.
 func (*CloseRegionRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{40}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CloseRegionRequest) GetSlot() uint32 {
@@ -3312,7 +4195,7 @@ type CloseRegionResponse struct {
 
 func (x *CloseRegionResponse) Reset() {
 	*x = CloseRegionResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[41]
+	mi := &file_proto_worker_worker_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3324,7 +4207,7 @@ func (x *CloseRegionResponse) String() string {
 func (*CloseRegionResponse) ProtoMessage() {}
 
 func (x *CloseRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[41]
+	mi := &file_proto_worker_worker_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3337,7 +4220,7 @@ func (x *CloseRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRegionResponse.ProtoReflect.Descriptor instead.
 func (*CloseRegionResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{41}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{48}
 }
 
 type ReadRegionRequest struct {
@@ -3351,7 +4234,7 @@ type ReadRegionRequest struct {
 
 func (x *ReadRegionRequest) Reset() {
 	*x = ReadRegionRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[42]
+	mi := &file_proto_worker_worker_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3363,7 +4246,7 @@ func (x *ReadRegionRequest) String() string {
 func (*ReadRegionRequest) ProtoMessage() {}
 
 func (x *ReadRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[42]
+	mi := &file_proto_worker_worker_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3376,7 +4259,7 @@ func (x *ReadRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRegionRequest.ProtoReflect.Descriptor instead.
 func (*ReadRegionRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{42}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ReadRegionRequest) GetSlot() uint32 {
@@ -3409,7 +4292,7 @@ type ReadRegionResponse struct {
 
 func (x *ReadRegionResponse) Reset() {
 	*x = ReadRegionResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[43]
+	mi := &file_proto_worker_worker_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3421,7 +4304,7 @@ func (x *ReadRegionResponse) String() string {
 func (*ReadRegionResponse) ProtoMessage() {}
 
 func (x *ReadRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[43]
+	mi := &file_proto_worker_worker_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3434,7 +4317,7 @@ func (x *ReadRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRegionResponse.ProtoReflect.Descriptor instead.
 func (*ReadRegionResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{43}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ReadRegionResponse) GetData() []byte {
@@ -3455,7 +4338,7 @@ type WriteRegionRequest struct {
 
 func (x *WriteRegionRequest) Reset() {
 	*x = WriteRegionRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[44]
+	mi := &file_proto_worker_worker_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3467,7 +4350,7 @@ func (x *WriteRegionRequest) String() string {
 func (*WriteRegionRequest) ProtoMessage() {}
 
 func (x *WriteRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[44]
+	mi := &file_proto_worker_worker_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3480,7 +4363,7 @@ func (x *WriteRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRegionRequest.ProtoReflect.Descriptor instead.
 func (*WriteRegionRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{44}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *WriteRegionRequest) GetSlot() uint32 {
@@ -3512,7 +4395,7 @@ type WriteRegionResponse struct {
 
 func (x *WriteRegionResponse) Reset() {
 	*x = WriteRegionResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[45]
+	mi := &file_proto_worker_worker_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3524,7 +4407,7 @@ func (x *WriteRegionResponse) String() string {
 func (*WriteRegionResponse) ProtoMessage() {}
 
 func (x *WriteRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[45]
+	mi := &file_proto_worker_worker_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3537,25 +4420,29 @@ func (x *WriteRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRegionResponse.ProtoReflect.Descriptor instead.
 func (*WriteRegionResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{45}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{52}
 }
 
 var File_proto_worker_worker_proto protoreflect.FileDescriptor
 
 const file_proto_worker_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x19proto/worker/worker.proto\x12\x10sluice.worker.v2\x1a$proto/modelconfig/model_config.proto\"g\n" +
+	"\x19proto/worker/worker.proto\x12\x10sluice.worker.v2\x1a$proto/modelconfig/model_config.proto\"}\n" +
 	"\fHelloRequest\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12'\n" +
 	"\x0fgateway_version\x18\x02 \x01(\tR\x0egatewayVersion\x12\x12\n" +
-	"\x04lane\x18\x03 \x03(\rR\x04lane\"\xe3\x01\n" +
+	"\x04lane\x18\x03 \x03(\rR\x04lane\x12\x14\n" +
+	"\x05calls\x18\n" +
+	" \x01(\bR\x05calls\"\xf9\x01\n" +
 	"\rHelloResponse\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12%\n" +
 	"\x0eworker_version\x18\x02 \x01(\tR\rworkerVersion\x12\x10\n" +
 	"\x03pid\x18\x03 \x01(\x03R\x03pid\x12\x12\n" +
 	"\x04lane\x18\x04 \x01(\rR\x04lane\x125\n" +
 	"\bbackends\x18\x05 \x03(\v2\x19.sluice.worker.v2.BackendR\bbackends\x122\n" +
-	"\adevices\x18\x06 \x03(\v2\x18.sluice.worker.v2.DeviceR\adevices\"\xf9\x03\n" +
+	"\adevices\x18\x06 \x03(\v2\x18.sluice.worker.v2.DeviceR\adevices\x12\x14\n" +
+	"\x05calls\x18\n" +
+	" \x01(\bR\x05calls\"\xf9\x03\n" +
 	"\aBackend\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
@@ -3760,7 +4647,89 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\fComputeTimes\x12\x14\n" +
 	"\x05input\x18\x01 \x01(\x03R\x05input\x12\x14\n" +
 	"\x05infer\x18\x02 \x01(\x03R\x05infer\x12\x16\n" +
-	"\x06output\x18\x03 \x01(\x03R\x06output\"/\n" +
+	"\x06output\x18\x03 \x01(\x03R\x06output\"\x92\x04\n" +
+	"\x04Call\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
+	"\x06handle\x18\x02 \x01(\x04R\x06handle\x12\x1a\n" +
+	"\binstance\x18\x03 \x01(\rR\binstance\x12\x14\n" +
+	"\x05batch\x18\x04 \x01(\x04R\x05batch\x12\x18\n" +
+	"\arequest\x18\x05 \x01(\rR\arequest\x123\n" +
+	"\x05infer\x18\x06 \x01(\v2\x1b.sluice.worker.v2.InferenceH\x00R\x05infer\x123\n" +
+	"\x04load\x18\a \x01(\v2\x1d.sluice.worker.v2.ModelChangeH\x00R\x04load\x127\n" +
+	"\x06unload\x18\b \x01(\v2\x1d.sluice.worker.v2.ModelChangeH\x00R\x06unload\x126\n" +
+	"\x05ready\x18\t \x01(\v2\x1e.sluice.worker.v2.ModelVersionH\x00R\x05ready\x12-\n" +
+	"\x03log\x18\n" +
+	" \x01(\v2\x19.sluice.worker.v2.LogLineH\x00R\x03log\x128\n" +
+	"\x06metric\x18\v \x01(\v2\x1e.sluice.worker.v2.MetricUpdateH\x00R\x06metric\x12\x18\n" +
+	"\x06cancel\x18\f \x01(\bH\x00R\x06cancel\x12\x16\n" +
+	"\x05taken\x18\r \x01(\bH\x00R\x05taken\x12\x18\n" +
+	"\atensors\x18\x0e \x03(\fR\atensorsB\x06\n" +
+	"\x04what\"\xc6\x03\n" +
+	"\tInference\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x03 \x01(\tR\trequestId\x12;\n" +
+	"\n" +
+	"parameters\x18\x04 \x03(\v2\x1b.sluice.worker.v2.ParameterR\n" +
+	"parameters\x12\x18\n" +
+	"\aoutputs\x18\x05 \x03(\tR\aoutputs\x120\n" +
+	"\x06inputs\x18\x06 \x03(\v2\x18.sluice.worker.v2.OutputR\x06inputs\x12\x1d\n" +
+	"\n" +
+	"timeout_ns\x18\a \x01(\x03R\ttimeoutNs\x12\x1a\n" +
+	"\bpriority\x18\b \x01(\x04R\bpriority\x12\x1f\n" +
+	"\vsequence_id\x18\t \x01(\x04R\n" +
+	"sequenceId\x12#\n" +
+	"\rsequence_name\x18\n" +
+	" \x01(\tR\fsequenceName\x12%\n" +
+	"\x0esequence_start\x18\v \x01(\bR\rsequenceStart\x12!\n" +
+	"\fsequence_end\x18\f \x01(\bR\vsequenceEnd\x12\x16\n" +
+	"\x06stream\x18\r \x01(\bR\x06stream\">\n" +
+	"\fModelVersion\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"[\n" +
+	"\vModelChange\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x16\n" +
+	"\x06config\x18\x02 \x01(\tR\x06config\x12\x1e\n" +
+	"\n" +
+	"dependents\x18\x03 \x01(\bR\n" +
+	"dependents\"\x8c\x01\n" +
+	"\aLogLine\x125\n" +
+	"\x05level\x18\x01 \x01(\x0e2\x1f.sluice.worker.v2.LogLine.LevelR\x05level\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"6\n" +
+	"\x05Level\x12\t\n" +
+	"\x05ERROR\x10\x00\x12\v\n" +
+	"\aWARNING\x10\x01\x12\b\n" +
+	"\x04INFO\x10\x02\x12\v\n" +
+	"\aVERBOSE\x10\x03\"\x89\x03\n" +
+	"\fMetricUpdate\x12\x16\n" +
+	"\x06family\x18\x01 \x01(\tR\x06family\x127\n" +
+	"\x04kind\x18\x02 \x01(\x0e2#.sluice.worker.v2.MetricUpdate.KindR\x04kind\x12\x12\n" +
+	"\x04help\x18\x03 \x01(\tR\x04help\x12\x18\n" +
+	"\abuckets\x18\x04 \x03(\x01R\abuckets\x12B\n" +
+	"\x06labels\x18\x05 \x03(\v2*.sluice.worker.v2.MetricUpdate.LabelsEntryR\x06labels\x12\x12\n" +
+	"\x03set\x18\x06 \x01(\x01H\x00R\x03set\x12\x12\n" +
+	"\x03add\x18\a \x01(\x01H\x00R\x03add\x12\x1a\n" +
+	"\aobserve\x18\b \x01(\x01H\x00R\aobserve\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"-\n" +
+	"\x04Kind\x12\v\n" +
+	"\aCOUNTER\x10\x00\x12\t\n" +
+	"\x05GAUGE\x10\x01\x12\r\n" +
+	"\tHISTOGRAM\x10\x02B\b\n" +
+	"\x06change\"\x82\x02\n" +
+	"\n" +
+	"CallAnswer\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
+	"\x05final\x18\x02 \x01(\bR\x05final\x12-\n" +
+	"\x05error\x18\x03 \x01(\v2\x17.sluice.worker.v2.ErrorR\x05error\x12;\n" +
+	"\n" +
+	"parameters\x18\x04 \x03(\v2\x1b.sluice.worker.v2.ParameterR\n" +
+	"parameters\x122\n" +
+	"\aoutputs\x18\x05 \x03(\v2\x18.sluice.worker.v2.OutputR\aoutputs\x12\x14\n" +
+	"\x05ready\x18\x06 \x01(\bR\x05ready\x12\x18\n" +
+	"\atensors\x18\a \x03(\fR\atensors\"/\n" +
 	"\fWatchRequest\x12\x1f\n" +
 	"\vinterval_ms\x18\x01 \x01(\x03R\n" +
 	"intervalMs\"\xa6\x01\n" +
@@ -3837,13 +4806,14 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\rUNIMPLEMENTED\x10\f\x12\f\n" +
 	"\bINTERNAL\x10\r\x12\x0f\n" +
 	"\vUNAVAILABLE\x10\x0e\x12\x13\n" +
-	"\x0fUNAUTHENTICATED\x10\x102\xc3\x06\n" +
+	"\x0fUNAUTHENTICATED\x10\x102\x86\a\n" +
 	"\x06Worker\x12H\n" +
 	"\x05Hello\x12\x1e.sluice.worker.v2.HelloRequest\x1a\x1f.sluice.worker.v2.HelloResponse\x12Q\n" +
 	"\bDescribe\x12!.sluice.worker.v2.DescribeRequest\x1a\".sluice.worker.v2.DescribeResponse\x12E\n" +
 	"\x04Load\x12\x1d.sluice.worker.v2.LoadRequest\x1a\x1e.sluice.worker.v2.LoadResponse\x12K\n" +
 	"\x06Unload\x12\x1f.sluice.worker.v2.UnloadRequest\x1a .sluice.worker.v2.UnloadResponse\x12R\n" +
-	"\aExecute\x12 .sluice.worker.v2.ExecuteRequest\x1a!.sluice.worker.v2.ExecuteResponse(\x010\x01\x12W\n" +
+	"\aExecute\x12 .sluice.worker.v2.ExecuteRequest\x1a!.sluice.worker.v2.ExecuteResponse(\x010\x01\x12A\n" +
+	"\x05Calls\x12\x1c.sluice.worker.v2.CallAnswer\x1a\x16.sluice.worker.v2.Call(\x010\x01\x12W\n" +
 	"\n" +
 	"OpenRegion\x12#.sluice.worker.v2.OpenRegionRequest\x1a$.sluice.worker.v2.OpenRegionResponse\x12Z\n" +
 	"\vCloseRegion\x12$.sluice.worker.v2.CloseRegionRequest\x1a%.sluice.worker.v2.CloseRegionResponse\x12W\n" +
@@ -3864,8 +4834,8 @@ func file_proto_worker_worker_proto_rawDescGZIP() []byte {
 	return file_proto_worker_worker_proto_rawDescData
 }
 
-var file_proto_worker_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_proto_worker_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_proto_worker_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_proto_worker_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_proto_worker_worker_proto_goTypes = []any{
 	(MemoryKind)(0),                           // 0: sluice.worker.v2.MemoryKind
 	(Layout)(0),                               // 1: sluice.worker.v2.Layout
@@ -3873,142 +4843,168 @@ var file_proto_worker_worker_proto_goTypes = []any{
 	(Placement_Kind)(0),                       // 3: sluice.worker.v2.Placement.Kind
 	(ModelFormat_Kind)(0),                     // 4: sluice.worker.v2.ModelFormat.Kind
 	(Device_Kind)(0),                          // 5: sluice.worker.v2.Device.Kind
-	(*HelloRequest)(nil),                      // 6: sluice.worker.v2.HelloRequest
-	(*HelloResponse)(nil),                     // 7: sluice.worker.v2.HelloResponse
-	(*Backend)(nil),                           // 8: sluice.worker.v2.Backend
-	(*Placement)(nil),                         // 9: sluice.worker.v2.Placement
-	(*ModelFormat)(nil),                       // 10: sluice.worker.v2.ModelFormat
-	(*Runtime)(nil),                           // 11: sluice.worker.v2.Runtime
-	(*Device)(nil),                            // 12: sluice.worker.v2.Device
-	(*BackendOptions)(nil),                    // 13: sluice.worker.v2.BackendOptions
-	(*DescribeRequest)(nil),                   // 14: sluice.worker.v2.DescribeRequest
-	(*DescribeResponse)(nil),                  // 15: sluice.worker.v2.DescribeResponse
-	(*ConfigPatch)(nil),                       // 16: sluice.worker.v2.ConfigPatch
-	(*TensorInfo)(nil),                        // 17: sluice.worker.v2.TensorInfo
-	(*InstanceSpec)(nil),                      // 18: sluice.worker.v2.InstanceSpec
-	(*LoadRequest)(nil),                       // 19: sluice.worker.v2.LoadRequest
-	(*LoadResponse)(nil),                      // 20: sluice.worker.v2.LoadResponse
-	(*MemoryUsage)(nil),                       // 21: sluice.worker.v2.MemoryUsage
-	(*UnloadRequest)(nil),                     // 22: sluice.worker.v2.UnloadRequest
-	(*UnloadResponse)(nil),                    // 23: sluice.worker.v2.UnloadResponse
-	(*ExecuteRequest)(nil),                    // 24: sluice.worker.v2.ExecuteRequest
-	(*Batch)(nil),                             // 25: sluice.worker.v2.Batch
-	(*Request)(nil),                           // 26: sluice.worker.v2.Request
-	(*RequestedOutput)(nil),                   // 27: sluice.worker.v2.RequestedOutput
-	(*Parameter)(nil),                         // 28: sluice.worker.v2.Parameter
-	(*Input)(nil),                             // 29: sluice.worker.v2.Input
-	(*Extent)(nil),                            // 30: sluice.worker.v2.Extent
-	(*Segment)(nil),                           // 31: sluice.worker.v2.Segment
-	(*Range)(nil),                             // 32: sluice.worker.v2.Range
-	(*Cancel)(nil),                            // 33: sluice.worker.v2.Cancel
-	(*ExecuteResponse)(nil),                   // 34: sluice.worker.v2.ExecuteResponse
-	(*Result)(nil),                            // 35: sluice.worker.v2.Result
-	(*Output)(nil),                            // 36: sluice.worker.v2.Output
-	(*Response)(nil),                          // 37: sluice.worker.v2.Response
-	(*Error)(nil),                             // 38: sluice.worker.v2.Error
-	(*ComputeTimes)(nil),                      // 39: sluice.worker.v2.ComputeTimes
-	(*WatchRequest)(nil),                      // 40: sluice.worker.v2.WatchRequest
-	(*WatchResponse)(nil),                     // 41: sluice.worker.v2.WatchResponse
-	(*DeviceState)(nil),                       // 42: sluice.worker.v2.DeviceState
-	(*LoadedModel)(nil),                       // 43: sluice.worker.v2.LoadedModel
-	(*OpenRegionRequest)(nil),                 // 44: sluice.worker.v2.OpenRegionRequest
-	(*OpenRegionResponse)(nil),                // 45: sluice.worker.v2.OpenRegionResponse
-	(*CloseRegionRequest)(nil),                // 46: sluice.worker.v2.CloseRegionRequest
-	(*CloseRegionResponse)(nil),               // 47: sluice.worker.v2.CloseRegionResponse
-	(*ReadRegionRequest)(nil),                 // 48: sluice.worker.v2.ReadRegionRequest
-	(*ReadRegionResponse)(nil),                // 49: sluice.worker.v2.ReadRegionResponse
-	(*WriteRegionRequest)(nil),                // 50: sluice.worker.v2.WriteRegionRequest
-	(*WriteRegionResponse)(nil),               // 51: sluice.worker.v2.WriteRegionResponse
-	nil,                                       // 52: sluice.worker.v2.BackendOptions.OptionsEntry
-	(*modelconfig.ModelConfig)(nil),           // 53: inference.ModelConfig
-	(*modelconfig.ModelInput)(nil),            // 54: inference.ModelInput
-	(*modelconfig.ModelOutput)(nil),           // 55: inference.ModelOutput
-	(*modelconfig.ModelDynamicBatching)(nil),  // 56: inference.ModelDynamicBatching
-	(*modelconfig.ModelSequenceBatching)(nil), // 57: inference.ModelSequenceBatching
-	(*modelconfig.BatchInput)(nil),            // 58: inference.BatchInput
-	(*modelconfig.BatchOutput)(nil),           // 59: inference.BatchOutput
-	(modelconfig.DataType)(0),                 // 60: inference.DataType
+	(LogLine_Level)(0),                        // 6: sluice.worker.v2.LogLine.Level
+	(MetricUpdate_Kind)(0),                    // 7: sluice.worker.v2.MetricUpdate.Kind
+	(*HelloRequest)(nil),                      // 8: sluice.worker.v2.HelloRequest
+	(*HelloResponse)(nil),                     // 9: sluice.worker.v2.HelloResponse
+	(*Backend)(nil),                           // 10: sluice.worker.v2.Backend
+	(*Placement)(nil),                         // 11: sluice.worker.v2.Placement
+	(*ModelFormat)(nil),                       // 12: sluice.worker.v2.ModelFormat
+	(*Runtime)(nil),                           // 13: sluice.worker.v2.Runtime
+	(*Device)(nil),                            // 14: sluice.worker.v2.Device
+	(*BackendOptions)(nil),                    // 15: sluice.worker.v2.BackendOptions
+	(*DescribeRequest)(nil),                   // 16: sluice.worker.v2.DescribeRequest
+	(*DescribeResponse)(nil),                  // 17: sluice.worker.v2.DescribeResponse
+	(*ConfigPatch)(nil),                       // 18: sluice.worker.v2.ConfigPatch
+	(*TensorInfo)(nil),                        // 19: sluice.worker.v2.TensorInfo
+	(*InstanceSpec)(nil),                      // 20: sluice.worker.v2.InstanceSpec
+	(*LoadRequest)(nil),                       // 21: sluice.worker.v2.LoadRequest
+	(*LoadResponse)(nil),                      // 22: sluice.worker.v2.LoadResponse
+	(*MemoryUsage)(nil),                       // 23: sluice.worker.v2.MemoryUsage
+	(*UnloadRequest)(nil),                     // 24: sluice.worker.v2.UnloadRequest
+	(*UnloadResponse)(nil),                    // 25: sluice.worker.v2.UnloadResponse
+	(*ExecuteRequest)(nil),                    // 26: sluice.worker.v2.ExecuteRequest
+	(*Batch)(nil),                             // 27: sluice.worker.v2.Batch
+	(*Request)(nil),                           // 28: sluice.worker.v2.Request
+	(*RequestedOutput)(nil),                   // 29: sluice.worker.v2.RequestedOutput
+	(*Parameter)(nil),                         // 30: sluice.worker.v2.Parameter
+	(*Input)(nil),                             // 31: sluice.worker.v2.Input
+	(*Extent)(nil),                            // 32: sluice.worker.v2.Extent
+	(*Segment)(nil),                           // 33: sluice.worker.v2.Segment
+	(*Range)(nil),                             // 34: sluice.worker.v2.Range
+	(*Cancel)(nil),                            // 35: sluice.worker.v2.Cancel
+	(*ExecuteResponse)(nil),                   // 36: sluice.worker.v2.ExecuteResponse
+	(*Result)(nil),                            // 37: sluice.worker.v2.Result
+	(*Output)(nil),                            // 38: sluice.worker.v2.Output
+	(*Response)(nil),                          // 39: sluice.worker.v2.Response
+	(*Error)(nil),                             // 40: sluice.worker.v2.Error
+	(*ComputeTimes)(nil),                      // 41: sluice.worker.v2.ComputeTimes
+	(*Call)(nil),                              // 42: sluice.worker.v2.Call
+	(*Inference)(nil),                         // 43: sluice.worker.v2.Inference
+	(*ModelVersion)(nil),                      // 44: sluice.worker.v2.ModelVersion
+	(*ModelChange)(nil),                       // 45: sluice.worker.v2.ModelChange
+	(*LogLine)(nil),                           // 46: sluice.worker.v2.LogLine
+	(*MetricUpdate)(nil),                      // 47: sluice.worker.v2.MetricUpdate
+	(*CallAnswer)(nil),                        // 48: sluice.worker.v2.CallAnswer
+	(*WatchRequest)(nil),                      // 49: sluice.worker.v2.WatchRequest
+	(*WatchResponse)(nil),                     // 50: sluice.worker.v2.WatchResponse
+	(*DeviceState)(nil),                       // 51: sluice.worker.v2.DeviceState
+	(*LoadedModel)(nil),                       // 52: sluice.worker.v2.LoadedModel
+	(*OpenRegionRequest)(nil),                 // 53: sluice.worker.v2.OpenRegionRequest
+	(*OpenRegionResponse)(nil),                // 54: sluice.worker.v2.OpenRegionResponse
+	(*CloseRegionRequest)(nil),                // 55: sluice.worker.v2.CloseRegionRequest
+	(*CloseRegionResponse)(nil),               // 56: sluice.worker.v2.CloseRegionResponse
+	(*ReadRegionRequest)(nil),                 // 57: sluice.worker.v2.ReadRegionRequest
+	(*ReadRegionResponse)(nil),                // 58: sluice.worker.v2.ReadRegionResponse
+	(*WriteRegionRequest)(nil),                // 59: sluice.worker.v2.WriteRegionRequest
+	(*WriteRegionResponse)(nil),               // 60: sluice.worker.v2.WriteRegionResponse
+	nil,                                       // 61: sluice.worker.v2.BackendOptions.OptionsEntry
+	nil,                                       // 62: sluice.worker.v2.MetricUpdate.LabelsEntry
+	(*modelconfig.ModelConfig)(nil),           // 63: inference.ModelConfig
+	(*modelconfig.ModelInput)(nil),            // 64: inference.ModelInput
+	(*modelconfig.ModelOutput)(nil),           // 65: inference.ModelOutput
+	(*modelconfig.ModelDynamicBatching)(nil),  // 66: inference.ModelDynamicBatching
+	(*modelconfig.ModelSequenceBatching)(nil), // 67: inference.ModelSequenceBatching
+	(*modelconfig.BatchInput)(nil),            // 68: inference.BatchInput
+	(*modelconfig.BatchOutput)(nil),           // 69: inference.BatchOutput
+	(modelconfig.DataType)(0),                 // 70: inference.DataType
 }
 var file_proto_worker_worker_proto_depIdxs = []int32{
-	8,  // 0: sluice.worker.v2.HelloResponse.backends:type_name -> sluice.worker.v2.Backend
-	12, // 1: sluice.worker.v2.HelloResponse.devices:type_name -> sluice.worker.v2.Device
-	9,  // 2: sluice.worker.v2.Backend.placements:type_name -> sluice.worker.v2.Placement
+	10, // 0: sluice.worker.v2.HelloResponse.backends:type_name -> sluice.worker.v2.Backend
+	14, // 1: sluice.worker.v2.HelloResponse.devices:type_name -> sluice.worker.v2.Device
+	11, // 2: sluice.worker.v2.Backend.placements:type_name -> sluice.worker.v2.Placement
 	0,  // 3: sluice.worker.v2.Backend.memory:type_name -> sluice.worker.v2.MemoryKind
-	10, // 4: sluice.worker.v2.Backend.formats:type_name -> sluice.worker.v2.ModelFormat
-	11, // 5: sluice.worker.v2.Backend.runtimes:type_name -> sluice.worker.v2.Runtime
+	12, // 4: sluice.worker.v2.Backend.formats:type_name -> sluice.worker.v2.ModelFormat
+	13, // 5: sluice.worker.v2.Backend.runtimes:type_name -> sluice.worker.v2.Runtime
 	3,  // 6: sluice.worker.v2.Placement.kind:type_name -> sluice.worker.v2.Placement.Kind
 	4,  // 7: sluice.worker.v2.ModelFormat.kind:type_name -> sluice.worker.v2.ModelFormat.Kind
 	5,  // 8: sluice.worker.v2.Device.kind:type_name -> sluice.worker.v2.Device.Kind
-	52, // 9: sluice.worker.v2.BackendOptions.options:type_name -> sluice.worker.v2.BackendOptions.OptionsEntry
-	53, // 10: sluice.worker.v2.DescribeRequest.config:type_name -> inference.ModelConfig
-	13, // 11: sluice.worker.v2.DescribeRequest.options:type_name -> sluice.worker.v2.BackendOptions
-	17, // 12: sluice.worker.v2.DescribeResponse.inputs:type_name -> sluice.worker.v2.TensorInfo
-	17, // 13: sluice.worker.v2.DescribeResponse.outputs:type_name -> sluice.worker.v2.TensorInfo
-	16, // 14: sluice.worker.v2.DescribeResponse.patch:type_name -> sluice.worker.v2.ConfigPatch
-	54, // 15: sluice.worker.v2.ConfigPatch.input:type_name -> inference.ModelInput
-	55, // 16: sluice.worker.v2.ConfigPatch.output:type_name -> inference.ModelOutput
-	56, // 17: sluice.worker.v2.ConfigPatch.dynamic_batching:type_name -> inference.ModelDynamicBatching
-	57, // 18: sluice.worker.v2.ConfigPatch.sequence_batching:type_name -> inference.ModelSequenceBatching
-	58, // 19: sluice.worker.v2.ConfigPatch.batch_input:type_name -> inference.BatchInput
-	59, // 20: sluice.worker.v2.ConfigPatch.batch_output:type_name -> inference.BatchOutput
-	60, // 21: sluice.worker.v2.TensorInfo.data_type:type_name -> inference.DataType
+	61, // 9: sluice.worker.v2.BackendOptions.options:type_name -> sluice.worker.v2.BackendOptions.OptionsEntry
+	63, // 10: sluice.worker.v2.DescribeRequest.config:type_name -> inference.ModelConfig
+	15, // 11: sluice.worker.v2.DescribeRequest.options:type_name -> sluice.worker.v2.BackendOptions
+	19, // 12: sluice.worker.v2.DescribeResponse.inputs:type_name -> sluice.worker.v2.TensorInfo
+	19, // 13: sluice.worker.v2.DescribeResponse.outputs:type_name -> sluice.worker.v2.TensorInfo
+	18, // 14: sluice.worker.v2.DescribeResponse.patch:type_name -> sluice.worker.v2.ConfigPatch
+	64, // 15: sluice.worker.v2.ConfigPatch.input:type_name -> inference.ModelInput
+	65, // 16: sluice.worker.v2.ConfigPatch.output:type_name -> inference.ModelOutput
+	66, // 17: sluice.worker.v2.ConfigPatch.dynamic_batching:type_name -> inference.ModelDynamicBatching
+	67, // 18: sluice.worker.v2.ConfigPatch.sequence_batching:type_name -> inference.ModelSequenceBatching
+	68, // 19: sluice.worker.v2.ConfigPatch.batch_input:type_name -> inference.BatchInput
+	69, // 20: sluice.worker.v2.ConfigPatch.batch_output:type_name -> inference.BatchOutput
+	70, // 21: sluice.worker.v2.TensorInfo.data_type:type_name -> inference.DataType
 	5,  // 22: sluice.worker.v2.InstanceSpec.kind:type_name -> sluice.worker.v2.Device.Kind
-	53, // 23: sluice.worker.v2.LoadRequest.config:type_name -> inference.ModelConfig
-	13, // 24: sluice.worker.v2.LoadRequest.options:type_name -> sluice.worker.v2.BackendOptions
-	18, // 25: sluice.worker.v2.LoadRequest.instances:type_name -> sluice.worker.v2.InstanceSpec
-	21, // 26: sluice.worker.v2.LoadResponse.memory:type_name -> sluice.worker.v2.MemoryUsage
+	63, // 23: sluice.worker.v2.LoadRequest.config:type_name -> inference.ModelConfig
+	15, // 24: sluice.worker.v2.LoadRequest.options:type_name -> sluice.worker.v2.BackendOptions
+	20, // 25: sluice.worker.v2.LoadRequest.instances:type_name -> sluice.worker.v2.InstanceSpec
+	23, // 26: sluice.worker.v2.LoadResponse.memory:type_name -> sluice.worker.v2.MemoryUsage
 	0,  // 27: sluice.worker.v2.LoadResponse.memory_kinds:type_name -> sluice.worker.v2.MemoryKind
-	25, // 28: sluice.worker.v2.ExecuteRequest.batch:type_name -> sluice.worker.v2.Batch
-	33, // 29: sluice.worker.v2.ExecuteRequest.cancel:type_name -> sluice.worker.v2.Cancel
-	26, // 30: sluice.worker.v2.Batch.requests:type_name -> sluice.worker.v2.Request
-	29, // 31: sluice.worker.v2.Batch.inputs:type_name -> sluice.worker.v2.Input
-	28, // 32: sluice.worker.v2.Request.parameters:type_name -> sluice.worker.v2.Parameter
-	27, // 33: sluice.worker.v2.Request.outputs:type_name -> sluice.worker.v2.RequestedOutput
-	32, // 34: sluice.worker.v2.RequestedOutput.region:type_name -> sluice.worker.v2.Range
-	60, // 35: sluice.worker.v2.Input.data_type:type_name -> inference.DataType
+	27, // 28: sluice.worker.v2.ExecuteRequest.batch:type_name -> sluice.worker.v2.Batch
+	35, // 29: sluice.worker.v2.ExecuteRequest.cancel:type_name -> sluice.worker.v2.Cancel
+	28, // 30: sluice.worker.v2.Batch.requests:type_name -> sluice.worker.v2.Request
+	31, // 31: sluice.worker.v2.Batch.inputs:type_name -> sluice.worker.v2.Input
+	30, // 32: sluice.worker.v2.Request.parameters:type_name -> sluice.worker.v2.Parameter
+	29, // 33: sluice.worker.v2.Request.outputs:type_name -> sluice.worker.v2.RequestedOutput
+	34, // 34: sluice.worker.v2.RequestedOutput.region:type_name -> sluice.worker.v2.Range
+	70, // 35: sluice.worker.v2.Input.data_type:type_name -> inference.DataType
 	1,  // 36: sluice.worker.v2.Input.layout:type_name -> sluice.worker.v2.Layout
-	30, // 37: sluice.worker.v2.Input.extents:type_name -> sluice.worker.v2.Extent
-	31, // 38: sluice.worker.v2.Input.segments:type_name -> sluice.worker.v2.Segment
-	32, // 39: sluice.worker.v2.Segment.region:type_name -> sluice.worker.v2.Range
-	35, // 40: sluice.worker.v2.ExecuteResponse.result:type_name -> sluice.worker.v2.Result
-	38, // 41: sluice.worker.v2.Result.error:type_name -> sluice.worker.v2.Error
-	36, // 42: sluice.worker.v2.Result.outputs:type_name -> sluice.worker.v2.Output
-	37, // 43: sluice.worker.v2.Result.responses:type_name -> sluice.worker.v2.Response
-	39, // 44: sluice.worker.v2.Result.compute:type_name -> sluice.worker.v2.ComputeTimes
-	60, // 45: sluice.worker.v2.Output.data_type:type_name -> inference.DataType
-	32, // 46: sluice.worker.v2.Output.region:type_name -> sluice.worker.v2.Range
-	38, // 47: sluice.worker.v2.Response.error:type_name -> sluice.worker.v2.Error
-	28, // 48: sluice.worker.v2.Response.parameters:type_name -> sluice.worker.v2.Parameter
-	36, // 49: sluice.worker.v2.Response.outputs:type_name -> sluice.worker.v2.Output
+	32, // 37: sluice.worker.v2.Input.extents:type_name -> sluice.worker.v2.Extent
+	33, // 38: sluice.worker.v2.Input.segments:type_name -> sluice.worker.v2.Segment
+	34, // 39: sluice.worker.v2.Segment.region:type_name -> sluice.worker.v2.Range
+	37, // 40: sluice.worker.v2.ExecuteResponse.result:type_name -> sluice.worker.v2.Result
+	40, // 41: sluice.worker.v2.Result.error:type_name -> sluice.worker.v2.Error
+	38, // 42: sluice.worker.v2.Result.outputs:type_name -> sluice.worker.v2.Output
+	39, // 43: sluice.worker.v2.Result.responses:type_name -> sluice.worker.v2.Response
+	41, // 44: sluice.worker.v2.Result.compute:type_name -> sluice.worker.v2.ComputeTimes
+	70, // 45: sluice.worker.v2.Output.data_type:type_name -> inference.DataType
+	34, // 46: sluice.worker.v2.Output.region:type_name -> sluice.worker.v2.Range
+	40, // 47: sluice.worker.v2.Response.error:type_name -> sluice.worker.v2.Error
+	30, // 48: sluice.worker.v2.Response.parameters:type_name -> sluice.worker.v2.Parameter
+	38, // 49: sluice.worker.v2.Response.outputs:type_name -> sluice.worker.v2.Output
 	2,  // 50: sluice.worker.v2.Error.code:type_name -> sluice.worker.v2.Code
-	42, // 51: sluice.worker.v2.WatchResponse.devices:type_name -> sluice.worker.v2.DeviceState
-	43, // 52: sluice.worker.v2.WatchResponse.models:type_name -> sluice.worker.v2.LoadedModel
-	12, // 53: sluice.worker.v2.DeviceState.device:type_name -> sluice.worker.v2.Device
-	6,  // 54: sluice.worker.v2.Worker.Hello:input_type -> sluice.worker.v2.HelloRequest
-	14, // 55: sluice.worker.v2.Worker.Describe:input_type -> sluice.worker.v2.DescribeRequest
-	19, // 56: sluice.worker.v2.Worker.Load:input_type -> sluice.worker.v2.LoadRequest
-	22, // 57: sluice.worker.v2.Worker.Unload:input_type -> sluice.worker.v2.UnloadRequest
-	24, // 58: sluice.worker.v2.Worker.Execute:input_type -> sluice.worker.v2.ExecuteRequest
-	44, // 59: sluice.worker.v2.Worker.OpenRegion:input_type -> sluice.worker.v2.OpenRegionRequest
-	46, // 60: sluice.worker.v2.Worker.CloseRegion:input_type -> sluice.worker.v2.CloseRegionRequest
-	48, // 61: sluice.worker.v2.Worker.ReadRegion:input_type -> sluice.worker.v2.ReadRegionRequest
-	50, // 62: sluice.worker.v2.Worker.WriteRegion:input_type -> sluice.worker.v2.WriteRegionRequest
-	40, // 63: sluice.worker.v2.Worker.Watch:input_type -> sluice.worker.v2.WatchRequest
-	7,  // 64: sluice.worker.v2.Worker.Hello:output_type -> sluice.worker.v2.HelloResponse
-	15, // 65: sluice.worker.v2.Worker.Describe:output_type -> sluice.worker.v2.DescribeResponse
-	20, // 66: sluice.worker.v2.Worker.Load:output_type -> sluice.worker.v2.LoadResponse
-	23, // 67: sluice.worker.v2.Worker.Unload:output_type -> sluice.worker.v2.UnloadResponse
-	34, // 68: sluice.worker.v2.Worker.Execute:output_type -> sluice.worker.v2.ExecuteResponse
-	45, // 69: sluice.worker.v2.Worker.OpenRegion:output_type -> sluice.worker.v2.OpenRegionResponse
-	47, // 70: sluice.worker.v2.Worker.CloseRegion:output_type -> sluice.worker.v2.CloseRegionResponse
-	49, // 71: sluice.worker.v2.Worker.ReadRegion:output_type -> sluice.worker.v2.ReadRegionResponse
-	51, // 72: sluice.worker.v2.Worker.WriteRegion:output_type -> sluice.worker.v2.WriteRegionResponse
-	41, // 73: sluice.worker.v2.Worker.Watch:output_type -> sluice.worker.v2.WatchResponse
-	64, // [64:74] is the sub-list for method output_type
-	54, // [54:64] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	43, // 51: sluice.worker.v2.Call.infer:type_name -> sluice.worker.v2.Inference
+	45, // 52: sluice.worker.v2.Call.load:type_name -> sluice.worker.v2.ModelChange
+	45, // 53: sluice.worker.v2.Call.unload:type_name -> sluice.worker.v2.ModelChange
+	44, // 54: sluice.worker.v2.Call.ready:type_name -> sluice.worker.v2.ModelVersion
+	46, // 55: sluice.worker.v2.Call.log:type_name -> sluice.worker.v2.LogLine
+	47, // 56: sluice.worker.v2.Call.metric:type_name -> sluice.worker.v2.MetricUpdate
+	30, // 57: sluice.worker.v2.Inference.parameters:type_name -> sluice.worker.v2.Parameter
+	38, // 58: sluice.worker.v2.Inference.inputs:type_name -> sluice.worker.v2.Output
+	6,  // 59: sluice.worker.v2.LogLine.level:type_name -> sluice.worker.v2.LogLine.Level
+	7,  // 60: sluice.worker.v2.MetricUpdate.kind:type_name -> sluice.worker.v2.MetricUpdate.Kind
+	62, // 61: sluice.worker.v2.MetricUpdate.labels:type_name -> sluice.worker.v2.MetricUpdate.LabelsEntry
+	40, // 62: sluice.worker.v2.CallAnswer.error:type_name -> sluice.worker.v2.Error
+	30, // 63: sluice.worker.v2.CallAnswer.parameters:type_name -> sluice.worker.v2.Parameter
+	38, // 64: sluice.worker.v2.CallAnswer.outputs:type_name -> sluice.worker.v2.Output
+	51, // 65: sluice.worker.v2.WatchResponse.devices:type_name -> sluice.worker.v2.DeviceState
+	52, // 66: sluice.worker.v2.WatchResponse.models:type_name -> sluice.worker.v2.LoadedModel
+	14, // 67: sluice.worker.v2.DeviceState.device:type_name -> sluice.worker.v2.Device
+	8,  // 68: sluice.worker.v2.Worker.Hello:input_type -> sluice.worker.v2.HelloRequest
+	16, // 69: sluice.worker.v2.Worker.Describe:input_type -> sluice.worker.v2.DescribeRequest
+	21, // 70: sluice.worker.v2.Worker.Load:input_type -> sluice.worker.v2.LoadRequest
+	24, // 71: sluice.worker.v2.Worker.Unload:input_type -> sluice.worker.v2.UnloadRequest
+	26, // 72: sluice.worker.v2.Worker.Execute:input_type -> sluice.worker.v2.ExecuteRequest
+	48, // 73: sluice.worker.v2.Worker.Calls:input_type -> sluice.worker.v2.CallAnswer
+	53, // 74: sluice.worker.v2.Worker.OpenRegion:input_type -> sluice.worker.v2.OpenRegionRequest
+	55, // 75: sluice.worker.v2.Worker.CloseRegion:input_type -> sluice.worker.v2.CloseRegionRequest
+	57, // 76: sluice.worker.v2.Worker.ReadRegion:input_type -> sluice.worker.v2.ReadRegionRequest
+	59, // 77: sluice.worker.v2.Worker.WriteRegion:input_type -> sluice.worker.v2.WriteRegionRequest
+	49, // 78: sluice.worker.v2.Worker.Watch:input_type -> sluice.worker.v2.WatchRequest
+	9,  // 79: sluice.worker.v2.Worker.Hello:output_type -> sluice.worker.v2.HelloResponse
+	17, // 80: sluice.worker.v2.Worker.Describe:output_type -> sluice.worker.v2.DescribeResponse
+	22, // 81: sluice.worker.v2.Worker.Load:output_type -> sluice.worker.v2.LoadResponse
+	25, // 82: sluice.worker.v2.Worker.Unload:output_type -> sluice.worker.v2.UnloadResponse
+	36, // 83: sluice.worker.v2.Worker.Execute:output_type -> sluice.worker.v2.ExecuteResponse
+	42, // 84: sluice.worker.v2.Worker.Calls:output_type -> sluice.worker.v2.Call
+	54, // 85: sluice.worker.v2.Worker.OpenRegion:output_type -> sluice.worker.v2.OpenRegionResponse
+	56, // 86: sluice.worker.v2.Worker.CloseRegion:output_type -> sluice.worker.v2.CloseRegionResponse
+	58, // 87: sluice.worker.v2.Worker.ReadRegion:output_type -> sluice.worker.v2.ReadRegionResponse
+	60, // 88: sluice.worker.v2.Worker.WriteRegion:output_type -> sluice.worker.v2.WriteRegionResponse
+	50, // 89: sluice.worker.v2.Worker.Watch:output_type -> sluice.worker.v2.WatchResponse
+	79, // [79:90] is the sub-list for method output_type
+	68, // [68:79] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_proto_worker_worker_proto_init() }
@@ -4024,13 +5020,28 @@ func file_proto_worker_worker_proto_init() {
 		(*Parameter_DoubleValue)(nil),
 		(*Parameter_StringValue)(nil),
 	}
+	file_proto_worker_worker_proto_msgTypes[34].OneofWrappers = []any{
+		(*Call_Infer)(nil),
+		(*Call_Load)(nil),
+		(*Call_Unload)(nil),
+		(*Call_Ready)(nil),
+		(*Call_Log)(nil),
+		(*Call_Metric)(nil),
+		(*Call_Cancel)(nil),
+		(*Call_Taken)(nil),
+	}
+	file_proto_worker_worker_proto_msgTypes[39].OneofWrappers = []any{
+		(*MetricUpdate_Set)(nil),
+		(*MetricUpdate_Add)(nil),
+		(*MetricUpdate_Observe)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_worker_worker_proto_rawDesc), len(file_proto_worker_worker_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   47,
+			NumEnums:      8,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

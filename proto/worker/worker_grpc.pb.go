@@ -29,6 +29,7 @@ const (
 	Worker_Load_FullMethodName        = "/sluice.worker.v2.Worker/Load"
 	Worker_Unload_FullMethodName      = "/sluice.worker.v2.Worker/Unload"
 	Worker_Execute_FullMethodName     = "/sluice.worker.v2.Worker/Execute"
+	Worker_Calls_FullMethodName       = "/sluice.worker.v2.Worker/Calls"
 	Worker_OpenRegion_FullMethodName  = "/sluice.worker.v2.Worker/OpenRegion"
 	Worker_CloseRegion_FullMethodName = "/sluice.worker.v2.Worker/CloseRegion"
 	Worker_ReadRegion_FullMethodName  = "/sluice.worker.v2.Worker/ReadRegion"
@@ -53,6 +54,9 @@ type WorkerClient interface {
 	Unload(ctx context.Context, in *UnloadRequest, opts ...grpc.CallOption) (*UnloadResponse, error)
 	// Execute carries batches and their results where no memory is shared.
 	Execute(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExecuteRequest, ExecuteResponse], error)
+	// Calls carries what models ask the gateway for, and its answers. The gateway opens it
+	// after Hello where both sides said so.
+	Calls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CallAnswer, Call], error)
 	// OpenRegion maps a client's memory, so that batches of this connection may name its
 	// slot. The descriptor comes first, over the socket of regions (package workers/shm).
 	OpenRegion(ctx context.Context, in *OpenRegionRequest, opts ...grpc.CallOption) (*OpenRegionResponse, error)
@@ -128,6 +132,19 @@ func (c *workerClient) Execute(ctx context.Context, opts ...grpc.CallOption) (gr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Worker_ExecuteClient = grpc.BidiStreamingClient[ExecuteRequest, ExecuteResponse]
 
+func (c *workerClient) Calls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CallAnswer, Call], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Worker_ServiceDesc.Streams[1], Worker_Calls_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[CallAnswer, Call]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Worker_CallsClient = grpc.BidiStreamingClient[CallAnswer, Call]
+
 func (c *workerClient) OpenRegion(ctx context.Context, in *OpenRegionRequest, opts ...grpc.CallOption) (*OpenRegionResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(OpenRegionResponse)
@@ -170,7 +187,7 @@ func (c *workerClient) WriteRegion(ctx context.Context, in *WriteRegionRequest, 
 
 func (c *workerClient) Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Worker_ServiceDesc.Streams[1], Worker_Watch_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Worker_ServiceDesc.Streams[2], Worker_Watch_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -204,6 +221,9 @@ type WorkerServer interface {
 	Unload(context.Context, *UnloadRequest) (*UnloadResponse, error)
 	// Execute carries batches and their results where no memory is shared.
 	Execute(grpc.BidiStreamingServer[ExecuteRequest, ExecuteResponse]) error
+	// Calls carries what models ask the gateway for, and its answers. The gateway opens it
+	// after Hello where both sides said so.
+	Calls(grpc.BidiStreamingServer[CallAnswer, Call]) error
 	// OpenRegion maps a client's memory, so that batches of this connection may name its
 	// slot. The descriptor comes first, over the socket of regions (package workers/shm).
 	OpenRegion(context.Context, *OpenRegionRequest) (*OpenRegionResponse, error)
@@ -240,6 +260,9 @@ func (UnimplementedWorkerServer) Unload(context.Context, *UnloadRequest) (*Unloa
 }
 func (UnimplementedWorkerServer) Execute(grpc.BidiStreamingServer[ExecuteRequest, ExecuteResponse]) error {
 	return status.Error(codes.Unimplemented, "method Execute not implemented")
+}
+func (UnimplementedWorkerServer) Calls(grpc.BidiStreamingServer[CallAnswer, Call]) error {
+	return status.Error(codes.Unimplemented, "method Calls not implemented")
 }
 func (UnimplementedWorkerServer) OpenRegion(context.Context, *OpenRegionRequest) (*OpenRegionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method OpenRegion not implemented")
@@ -355,6 +378,13 @@ func _Worker_Execute_Handler(srv interface{}, stream grpc.ServerStream) error {
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Worker_ExecuteServer = grpc.BidiStreamingServer[ExecuteRequest, ExecuteResponse]
+
+func _Worker_Calls_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(WorkerServer).Calls(&grpc.GenericServerStream[CallAnswer, Call]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Worker_CallsServer = grpc.BidiStreamingServer[CallAnswer, Call]
 
 func _Worker_OpenRegion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(OpenRegionRequest)
@@ -483,6 +513,12 @@ var Worker_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Execute",
 			Handler:       _Worker_Execute_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Calls",
+			Handler:       _Worker_Calls_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

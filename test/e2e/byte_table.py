@@ -89,6 +89,25 @@ class Table:
                 "outputs": [self.output() for _ in range(self.take("I"))], "responses": [self.response() for _ in range(self.take("I"))]}
 
 
+    def tensors(self):
+        return [self.output() for _ in range(self.take("I"))]
+
+    def call(self):
+        version, kind, start, end, number, handle, batch, instance, request, sequence, timeout, priority, stream, *_ = self.take("BBBBQQQIIQqQBBBB")
+        assert (version, kind) == (2, 3)
+        infer = dict(zip(("model", "version", "request_id", "sequence_name"), [self.text() for _ in range(4)]))
+        infer |= {"parameters": self.parameters(self.take("I")), "outputs": [self.text() for _ in range(self.take("I"))], "inputs": self.tensors(),
+                  "sequence_id": str(sequence), "timeout_ns": str(timeout), "priority": str(priority), "sequence_start": bool(start),
+                  "sequence_end": bool(end), "stream": bool(stream)}
+        return {"id": str(number), "handle": str(handle), "instance": instance, "batch": str(batch), "request": request, "infer": infer}
+
+    def answer(self):
+        version, kind, final, code, number = self.take("BBBBQ")
+        assert (version, kind) == (2, 4)
+        return {"id": str(number), "final": bool(final), "error": self.error(code), "parameters": self.parameters(self.take("I")),
+                "outputs": self.tensors()}
+
+
 def plain(value):
     """value without what JSON leaves out: zeros, empty texts and lists, what is not set."""
     if isinstance(value, dict):
@@ -98,6 +117,6 @@ def plain(value):
 
 def read(name, data):
     t = Table(data)
-    value = t.batch() if name.startswith("batch") else t.result()
+    value = getattr(t, name.split("_")[0])()
     assert t.at == len(data), f"{len(data) - t.at} bytes are left"
     return plain(value)

@@ -4,8 +4,8 @@
 //
 // An Arena is a memfd that one side allocates from and the other reads. A Lane is a
 // memfd with one mailbox for each model instance (gateway to worker), a completion
-// ring (worker to gateway) and a release ring (gateway to worker). Both processes map
-// them; the worker is not trusted: whatever the gateway reads from shared memory is
+// ring (worker to gateway), a release ring and a ring of answers to calls (gateway to
+// worker). Both processes map them; the worker is not trusted: whatever the gateway reads from shared memory is
 // checked, and its own bookkeeping (allocator, positions) lives in private memory.
 //
 // Arenas are safe for concurrent use, under one short lock. Which methods of a Lane

@@ -29,14 +29,16 @@ type LaneConfig struct {
 	Mailboxes   int // 1024; the most instances in one worker
 	Completions int // 1024, a power of two; results that wait for the gateway
 	Releases    int // 16384, a power of two; tokens that wait for the worker
+	Answers     int // 8192, a power of two; answers to calls that wait for the worker
 }
 
 const (
 	laneMagic   = 0x656c736c75696365
-	laneVersion = 1
+	laneVersion = 2
 	laneHeader  = 4096
 	boxStride   = 128 // the post's line, and the waiter's
 	entrySize   = 64
+	answerSize  = 32
 
 	// Offsets in the header. What one side writes often stands two lines away from
 	// what the other does.
@@ -45,6 +47,7 @@ const (
 	offMailboxes   = 12
 	offCompletions = 16
 	offReleases    = 20
+	offAnswers     = 24
 	offClosed      = 128
 	offCompHead    = 256
 	offCompWaiter  = 384
@@ -53,12 +56,27 @@ const (
 	offRelHead     = 768
 	offRelWaiter   = 896
 	offRelTail     = 1024
+	offAnsHead     = 1152
+	offAnsWaiter   = 1280
+	offAnsTail     = 1408
 )
 
-// Completion announces one result. The gateway gets what the worker wrote, unchecked
-// but for Mailbox, which is one of the lane's.
+// CompletionKind says what a Completion announces.
+type CompletionKind uint32
+
+// The kinds of completions.
+const (
+	Resulted    CompletionKind = iota // a result of a batch, or a part of one
+	Called                            // a call of a model: Offset, Length and Token are those of its wire.Call
+	CallEnded                         // no answer to the call Batch is wanted any more
+	AnswerTaken                       // the answer Token is not read any more
+)
+
+// Completion announces one result, or what its Kind says. The gateway gets what the worker
+// wrote, unchecked but for Mailbox, which is one of the lane's.
 type Completion struct {
-	Batch   uint64 // ID of the batch
+	Kind    CompletionKind
+	Batch   uint64 // ID of the batch, or of the call
 	Mailbox uint32 // of the instance that had it
 	// NoMemory ends the batch without a descriptor: the answer of a worker that has no memory
 	// left to say more.
@@ -82,20 +100,25 @@ type Lane struct {
 	heard func(uintptr) bool // news, made once
 	slept bool               // the poller has asked for news; of who waits
 
-	mailboxes         int
-	compMask, relMask uint64
+	mailboxes                  int
+	compMask, relMask, ansMask uint64
 
 	closed                            *uint32
 	compHead, compTail                *uint64
 	relHead, relTail                  *uint64
+	ansHead, ansTail                  *uint64
 	compWaiter, fullWaiter, relWaiter waiter
+	ansWaiter                         waiter
 	boxes, completions, releases      int // offsets of the arrays
+	answers                           int // that of the ring of answers
 	shut                              atomic.Bool
 	mu                                sync.Mutex // of the producers: completions in the worker, releases in the gateway
 	head                              uint64     // guarded by mu: own position of the ring this side produces
 	tail                              uint64     // own position of the ring this side consumes; one goroutine's, or under drainMu
 	overflow                          []uint64   // guarded by mu: tokens that found the ring full
 	drainMu                           sync.Mutex // of the worker's consumers of the release ring
+	answerMu                          sync.Mutex // of the gateway's producers of answers
+	answered                          uint64     // own position of the ring of answers; under answerMu in the gateway
 }
 
 func (c *LaneConfig) setDefaults() {
@@ -108,13 +131,16 @@ func (c *LaneConfig) setDefaults() {
 	if c.Releases == 0 {
 		c.Releases = 16384
 	}
+	if c.Answers == 0 {
+		c.Answers = 8192
+	}
 }
 
 func (c LaneConfig) validate() error {
 	if c.Mailboxes < 1 || c.Mailboxes > 1<<20 {
 		return fmt.Errorf("shm: a lane can't have %d mailboxes", c.Mailboxes)
 	}
-	for _, n := range []int{c.Completions, c.Releases} {
+	for _, n := range []int{c.Completions, c.Releases, c.Answers} {
 		if n < 1 || n > 1<<24 || n&(n-1) != 0 {
 			return fmt.Errorf("shm: a ring can't have %d entries, it has to be a power of two", n)
 		}
@@ -123,7 +149,8 @@ func (c LaneConfig) validate() error {
 }
 
 func (c LaneConfig) size() int64 {
-	return roundToPage(laneHeader + int64(c.Mailboxes)*boxStride + int64(c.Completions)*entrySize + int64(c.Releases)*8)
+	return roundToPage(laneHeader + int64(c.Mailboxes)*boxStride + int64(c.Completions)*entrySize + int64(c.Releases)*8 +
+		int64(c.Answers)*answerSize)
 }
 
 // NewLane makes a lane, the gateway's end. The descriptor (FD) goes to the worker.
@@ -153,6 +180,7 @@ func NewLane(c LaneConfig) (*Lane, error) {
 	le.PutUint32(mem[offMailboxes:], uint32(c.Mailboxes))
 	le.PutUint32(mem[offCompletions:], uint32(c.Completions))
 	le.PutUint32(mem[offReleases:], uint32(c.Releases))
+	le.PutUint32(mem[offAnswers:], uint32(c.Answers))
 	l := layLane(mem, fd, bell, c)
 	l.heard = l.news
 	return l, nil
@@ -179,6 +207,7 @@ func OpenLane(fd, bell int) (*Lane, error) {
 		Mailboxes:   int(le.Uint32(mem[offMailboxes:])),
 		Completions: int(le.Uint32(mem[offCompletions:])),
 		Releases:    int(le.Uint32(mem[offReleases:])),
+		Answers:     int(le.Uint32(mem[offAnswers:])),
 	}
 	err = c.validate()
 	switch {
@@ -199,13 +228,17 @@ func layLane(mem []byte, fd, bell int, c LaneConfig) *Lane {
 		mailboxes: c.Mailboxes,
 		compMask:  uint64(c.Completions) - 1,
 		relMask:   uint64(c.Releases) - 1,
+		ansMask:   uint64(c.Answers) - 1,
 		boxes:     laneHeader,
 	}
 	l.completions = l.boxes + c.Mailboxes*boxStride
 	l.releases = l.completions + c.Completions*entrySize
+	l.answers = (l.releases + c.Releases*8 + answerSize - 1) &^ (answerSize - 1)
 	l.closed = l.u32(offClosed)
 	l.compHead, l.compTail = l.u64(offCompHead), l.u64(offCompTail)
 	l.relHead, l.relTail = l.u64(offRelHead), l.u64(offRelTail)
+	l.ansHead, l.ansTail = l.u64(offAnsHead), l.u64(offAnsTail)
+	l.ansWaiter = waiter{l.u32(offAnsWaiter)}
 	l.compWaiter = waiter{l.u32(offCompWaiter)}
 	l.fullWaiter = waiter{l.u32(offFullWaiter)}
 	l.relWaiter = waiter{l.u32(offRelWaiter)}
@@ -308,6 +341,7 @@ func (l *Lane) Shut() {
 	l.toll()
 	l.fullWaiter.rouse()
 	l.relWaiter.rouse()
+	l.ansWaiter.rouse()
 }
 
 func (l *Lane) isShut() bool { return l.shut.Load() || atomic.LoadUint32(l.closed) != 0 }

@@ -14,11 +14,21 @@ const (
 	entOffset   = 16
 	entLength   = 24
 	entToken    = 32
+	entKind     = 40
 )
 
-// Complete announces a result to the gateway. The worker calls it, from any number of
-// goroutines; it waits while the ring is full. ErrClosed when the lane is shut.
+// Complete announces a result, or what c.Kind says, to the gateway. The worker calls it, from
+// any number of goroutines; it waits while the ring is full. ErrClosed when the lane is shut.
 func (l *Lane) Complete(c Completion) error {
+	if err := l.CompleteQuietly(c); err != nil {
+		return err
+	}
+	l.ring()
+	return nil
+}
+
+// CompleteQuietly is Complete for what the gateway need not know before the next Complete.
+func (l *Lane) CompleteQuietly(c Completion) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	full := func() bool { return l.head-atomic.LoadUint64(l.compTail) > l.compMask }
@@ -26,6 +36,7 @@ func (l *Lane) Complete(c Completion) error {
 		if l.isShut() {
 			return ErrClosed
 		}
+		l.ring() // it may be full of what nobody was told of
 		l.fullWaiter.await(0, false, func() bool { return !full() || l.isShut() })
 	}
 	at := l.completions + int(l.head&l.compMask)*entrySize
@@ -35,9 +46,9 @@ func (l *Lane) Complete(c Completion) error {
 	atomic.StoreUint64(l.u64(at+entOffset), uint64(c.Offset))
 	atomic.StoreUint64(l.u64(at+entLength), uint64(c.Length))
 	atomic.StoreUint64(l.u64(at+entToken), c.Token)
+	atomic.StoreUint32(l.u32(at+entKind), uint32(c.Kind))
 	l.head++
 	atomic.StoreUint64(l.compHead, l.head)
-	l.ring()
 	return nil
 }
 
@@ -91,6 +102,7 @@ func (l *Lane) take(dst []Completion, head uint64) (int, error) {
 			Offset:   int64(atomic.LoadUint64(l.u64(at + entOffset))),
 			Length:   int64(atomic.LoadUint64(l.u64(at + entLength))),
 			Token:    atomic.LoadUint64(l.u64(at + entToken)),
+			Kind:     CompletionKind(atomic.LoadUint32(l.u32(at + entKind))),
 		}
 		l.tail++
 		if dst[i].Mailbox >= uint32(l.mailboxes) {

@@ -17,6 +17,8 @@ const (
 	version    = Table
 	kindBatch  = 1
 	kindResult = 2
+	kindCall   = 3
+	kindAnswer = 4
 )
 
 // The fewest bytes that an element of a list takes, so that a count can be refused

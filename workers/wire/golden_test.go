@@ -41,19 +41,33 @@ func vectors() map[string]any {
 		"result_error":  &Result{ID: 7, Code: infer.Unavailable, Err: "no", Reason: infer.ReasonMemory},
 		"result_region": passed,
 		"result_free":   &Result{ID: 7, More: true, Free: true},
+		"call":          sampleCall(),
+		"call_alone":    &Call{ID: 10, Handle: 40, Model: "other"},
+		"answer":        sampleAnswer(),
+		"answer_error":  &Answer{ID: 9, Final: true, Code: infer.Unavailable, Err: "no", Reason: infer.ReasonMemory},
 	}
 }
 
 func messageOf(v any) proto.Message {
-	if b, ok := v.(*Batch); ok {
-		return BatchMessage(b, 40, 2)
+	switch v := v.(type) {
+	case *Batch:
+		return BatchMessage(v, 40, 2)
+	case *Call:
+		return CallMessage(v)
+	case *Answer:
+		return AnswerMessage(v)
 	}
 	return ResultMessage(v.(*Result))
 }
 
 func tableOf(v any) []byte {
-	if b, ok := v.(*Batch); ok {
-		return AppendBatch(nil, b)
+	switch v := v.(type) {
+	case *Batch:
+		return AppendBatch(nil, v)
+	case *Call:
+		return AppendCall(nil, v)
+	case *Answer:
+		return AppendAnswer(nil, v)
 	}
 	return AppendResult(nil, v.(*Result))
 }
@@ -123,11 +137,22 @@ func tensorsOf(v any) (tensors [][]byte) {
 			tensors = append(tensors, make([]byte, s.Length))
 		}
 	}
-	if b, ok := v.(*Batch); ok {
-		for i := range b.Inputs {
-			for _, s := range b.Inputs[i].Segments {
+	switch v := v.(type) {
+	case *Batch:
+		for i := range v.Inputs {
+			for _, s := range v.Inputs[i].Segments {
 				add(s)
 			}
+		}
+		return tensors
+	case *Call:
+		for i := range v.Inputs {
+			add(v.Inputs[i].Data)
+		}
+		return tensors
+	case *Answer:
+		for i := range v.Outputs {
+			add(v.Outputs[i].Data)
 		}
 		return tensors
 	}
@@ -150,7 +175,22 @@ func TestMessagesRoundTrip(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			want, tensors := messageOf(v), tensorsOf(v)
 			var again proto.Message
-			if m, ok := want.(*worker.Batch); ok {
+			switch m := want.(type) {
+			case *worker.Call:
+				var c Call
+				m.Tensors = tensors
+				if err := ReadCall(m, &c); err != nil {
+					t.Fatal(err)
+				}
+				m.Tensors, again = nil, CallMessage(&c)
+			case *worker.CallAnswer:
+				var a Answer
+				m.Tensors = tensors
+				if err := ReadAnswer(m, &a); err != nil {
+					t.Fatal(err)
+				}
+				m.Tensors, again = nil, AnswerMessage(&a)
+			case *worker.Batch:
 				var b Batch
 				taken, err := ReadBatch(m, tensors, &b)
 				if err != nil {
@@ -169,9 +209,9 @@ func TestMessagesRoundTrip(t *testing.T) {
 					t.Errorf("%d tensors for %d segments", len(taken), k)
 				}
 				again = BatchMessage(&b, m.Handle, m.Instance)
-			} else {
+			case *worker.Result:
 				var res Result
-				if err := ReadResult(want.(*worker.Result), tensors, &res); err != nil {
+				if err := ReadResult(m, tensors, &res); err != nil {
 					t.Fatal(err)
 				}
 				again = ResultMessage(&res)
