@@ -24,6 +24,7 @@ type connection struct {
 
 	regions *region.Table // of clients' memory that batches may name
 	files   shm.Taker     // their descriptors on the way here
+	calls   *calls        // of its models
 
 	once   sync.Once
 	mu     sync.Mutex
@@ -36,6 +37,7 @@ func newConnection(w *Worker, conn net.Conn, l *lane) *connection {
 	if l != nil {
 		l.regions = c.regions
 	}
+	c.calls = newCalls(c)
 	return c
 }
 
@@ -89,6 +91,7 @@ func (c *connection) lost() {
 		if lane != nil {
 			lane.shut()
 		}
+		c.calls.end()
 		for _, m := range models {
 			m.beginUnload(c)
 		}

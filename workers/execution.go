@@ -158,7 +158,7 @@ func (x *execution) prepareRequests() error {
 		if x.batch.Rows == 0 {
 			w.Rows = 0
 		}
-		*r = request{x: x, wire: w, first: rows, inputs: r.inputs[:0]}
+		*r = request{x: x, wire: w, index: i, first: rows, inputs: r.inputs[:0]}
 		rows += w.Rows
 	}
 	if rows != x.batch.Rows || n == 0 || x.batch.Rows == 0 && n > 1 {

@@ -28,9 +28,11 @@ type instance struct {
 	model      backend.Model
 	modelName  string
 	transport  transport
-	decoupled  bool // responses leave at once
-	iterative  bool // requests may ask to be executed again
-	gpu        *gpu // in whose memory tensors may lie; nil: they lie on the host
+	decoupled  bool   // responses leave at once
+	iterative  bool   // requests may ask to be executed again
+	gpu        *gpu   // in whose memory tensors may lie; nil: they lie on the host
+	handle     uint64 // of its model, on the connection
+	index      uint32 // among its model's instances
 	scattered  scattered
 
 	keeps bool  // batches may be kept

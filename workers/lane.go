@@ -211,11 +211,24 @@ func (l *lane) alloc(x *execution, n int64, from func(int64) ([]byte, error)) ([
 	if err == nil || n > l.Responses.Size() || x.starved && x.window != noWindow {
 		return mem, err
 	}
+	if mem, err = l.await(n, from, x.allCancelled); err != nil {
+		x.starved = x.window != noWindow
+	}
+	return mem, err
+}
+
+// await takes memory from the response arena and waits for it a bounded time, unless it is over
+// for who wants it.
+func (l *lane) await(n int64, from func(int64) ([]byte, error), over func() bool) ([]byte, error) {
+	l.drain()
+	mem, err := from(n)
+	if err == nil || n > l.Responses.Size() {
+		return mem, err
+	}
 	const look = 10 * time.Millisecond
 	for end := time.Now().Add(l.wait); err != nil; mem, err = from(n) {
 		left := time.Until(end)
-		if left <= 0 || x.allCancelled() || l.gone.Load() {
-			x.starved = x.window != noWindow
+		if left <= 0 || over() || l.gone.Load() {
 			return nil, err
 		}
 		if l.Lane.WaitReleased(min(left, look)) {

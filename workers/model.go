@@ -91,15 +91,18 @@ func (m *model) load(ctx context.Context, w *Worker, c *connection, r *worker.Lo
 			return err
 		}
 	}
-	if s := c.sharedWith(r.GetLike(), m); s != nil {
-		m.loaded = s
-	} else {
-		made, err := w.loadBackend(ctx, b, m.spec)
-		if err != nil {
+	s := c.sharedWith(r.GetLike(), m)
+	if s == nil {
+		s = share()
+		s.handle.Store(m.handle)
+		if c.calls.on.Load() {
+			m.spec.Gateway = &gatewayFor{calls: c.calls, model: &s.handle}
+		}
+		if s.Model, err = w.loadBackend(ctx, b, m.spec); err != nil {
 			return err
 		}
-		m.loaded = share(made)
 	}
+	m.loaded = s
 	m.openRequests = openRequests(b.Info(), m.spec.Config)
 	m.keeps = b.Info().OpenRequests > 0
 	for i, s := range r.GetInstances() {
@@ -113,6 +116,7 @@ func (m *model) load(ctx context.Context, w *Worker, c *connection, r *worker.Lo
 	if err != nil {
 		return errors.Join(err, m.stop(w))
 	}
+	s.handle.Store(m.handle)
 	return nil
 }
 
@@ -123,6 +127,7 @@ func (m *model) addInstance(ctx context.Context, w *Worker, c *connection, s *wo
 	}
 	inst := &instance{
 		worker: w, connection: c, spec: spec, model: m.loaded, modelName: m.spec.Name, transport: t, done: make(chan struct{}),
+		handle: m.handle, index: uint32(len(m.instances)),
 		decoupled: m.spec.Config.GetModelTransactionPolicy().GetDecoupled(),
 		iterative: m.spec.Config.GetSequenceBatching().GetIterativeSequence(),
 		scattered: m.scattered(),

@@ -13,6 +13,7 @@ import (
 type request struct {
 	x        *execution
 	wire     *wire.Request
+	index    int // in the batch
 	first    int // its first row in the batch
 	answered bool
 	failed   bool   // with an error

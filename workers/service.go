@@ -45,6 +45,8 @@ func (s *service) Hello(ctx context.Context, r *worker.HelloRequest) (*worker.He
 		answer.Lane = wire.Table
 	}
 	c.laneOn.Store(answer.Lane != 0)
+	c.calls.on.Store(r.GetCalls())
+	answer.Calls = r.GetCalls()
 	for _, name := range slices.Sorted(maps.Keys(w.deps.Backends)) {
 		info := &worker.Backend{Name: name}
 		if b, err := w.backendFor(name, nil); err != nil {
@@ -159,6 +161,23 @@ func (s *service) Execute(server grpc.BidiStreamingServer[worker.ExecuteRequest,
 		err = infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the worker is stopping")
 	}
 	st.wait(server.Context())
+	return statusOf(err)
+}
+
+// Calls fits worker.WorkerServer.
+func (s *service) Calls(server grpc.BidiStreamingServer[worker.CallAnswer, worker.Call]) error {
+	c, err := connectionOf(server.Context())
+	if err != nil {
+		return statusOf(err)
+	}
+	defer c.calls.endStream()
+	ended := make(chan error, 1)
+	go func() { ended <- c.calls.serve(server) }() // it ends with the call: Recv then fails
+	select {
+	case err = <-ended:
+	case <-s.worker.stopping:
+		err = infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the worker is stopping")
+	}
 	return statusOf(err)
 }
 

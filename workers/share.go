@@ -11,13 +11,15 @@ import (
 // alone. The last Close closes it.
 type shared struct {
 	backend.Model
-	users atomic.Int32
+	users  atomic.Int32
+	handle atomic.Uint64 // of the load that it calls its gateway for: the last one
 
 	memory []*worker.MemoryUsage // what its first load took; set before that is ready
 }
 
-func share(m backend.Model) *shared {
-	s := &shared{Model: m}
+// share is one user's; its Model is still to be set.
+func share() *shared {
+	s := &shared{}
 	s.users.Store(1)
 	return s
 }

@@ -74,6 +74,9 @@ type Spec struct {
 	// BackendFile is the absolute path of the file that makes the config's backend, where
 	// this backend runs it: see Info.Runtimes. "" where the config names this backend.
 	BackendFile string
+	// Gateway is the model's own way to the gateway; nil: that takes no calls, or it is
+	// Describe's.
+	Gateway Gateway
 }
 
 // TensorInfo is a tensor as a model file declares it; -1 is a dimension of any size.
@@ -222,4 +225,6 @@ type Request interface {
 	Cancelled() bool
 	// Inputs are the request's own tensors, views on the batch's rows.
 	Inputs() []infer.Tensor
+	// Gateway is the way to the gateway for this request; nil: that takes no calls.
+	Gateway() Gateway
 }

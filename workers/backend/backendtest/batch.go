@@ -332,6 +332,9 @@ func (r *request) Rows() int            { return r.Request.Rows }
 func (r *request) Params() infer.Params { return r.Request.Params }
 func (r *request) Cancelled() bool      { return r.cancelled.Load() }
 
+// Gateway is nil: no gateway takes calls.
+func (r *request) Gateway() backend.Gateway { return nil }
+
 func (r *request) Correlation() (infer.Correlation, bool, bool) {
 	return r.Request.Correlation, r.Request.Start, r.Request.End
 }

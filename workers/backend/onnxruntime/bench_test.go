@@ -51,6 +51,7 @@ func (fastRequest) Params() infer.Params                          { return nil }
 func (fastRequest) Correlation() (c infer.Correlation, _, _ bool) { return c, false, false }
 func (fastRequest) Wants(string) bool                             { return true }
 func (fastRequest) Cancelled() bool                               { return false }
+func (fastRequest) Gateway() backend.Gateway                      { return nil }
 func (r fastRequest) Inputs() []infer.Tensor                      { return r.inputs }
 
 func newFastBatch(rows int, inputs []infer.Tensor, output int) *fastBatch {

@@ -41,8 +41,9 @@ func (w *whole) InferDone() {}
 
 type anyRequest struct{ backend.Request }
 
-func (anyRequest) Wants(string) bool { return true }
-func (anyRequest) Cancelled() bool   { return false }
+func (anyRequest) Wants(string) bool        { return true }
+func (anyRequest) Cancelled() bool          { return false }
+func (anyRequest) Gateway() backend.Gateway { return nil }
 
 // Two requests, of 4 and of 2 elements: the output that is cut by their shapes has six,
 // the one of rows two.
