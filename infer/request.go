@@ -99,6 +99,9 @@ type Request struct {
 	SequenceEnd   bool
 	Streaming     bool // the caller takes any number of responses
 	Depth         int  // models that run this request as a step of theirs, one inside the other; 0: a client's own
+	// Within are the executions that wait for the request, where a model has called for it;
+	// nil: none do.
+	Within *Ancestor
 	// Tenant is the scope within which answers, and IDs of sequences, may be shared between
 	// callers; "": that of everybody without one.
 	Tenant string
@@ -142,6 +145,45 @@ type Request struct {
 	// TraceSend says that the front end marks when it sends the answer and calls
 	// Trace.End itself; it is set before Start.
 	TraceSend bool
+}
+
+// Ancestor is an execution in which a model has called for a request, or for one that the
+// request is a step of. It is read-only.
+type Ancestor struct {
+	Instance Occupied
+	Batch    uint64
+	Within   *Ancestor // in which it was called for itself; nil: nowhere
+}
+
+// Occupied is an Executor that knows its batch.
+type Occupied interface {
+	// Occupied says that the instance can take no other batch before that one ends or frees
+	// it.
+	Occupied(batch uint64) bool
+}
+
+// Stuck says that a request which needs one of these instances would wait for an execution
+// that waits for the request: each of them is occupied by an ancestor.
+func (a *Ancestor) Stuck(instances []Executor) bool {
+	if a == nil || len(instances) == 0 {
+		return false
+	}
+	for _, e := range instances {
+		o, ok := e.(Occupied)
+		if !ok || !a.occupies(o) {
+			return false
+		}
+	}
+	return true
+}
+
+func (a *Ancestor) occupies(o Occupied) bool {
+	for ; a != nil; a = a.Within {
+		if a.Instance == o && o.Occupied(a.Batch) {
+			return true
+		}
+	}
+	return false
 }
 
 // Form is what many requests have in common: a place to remember what was found out of

@@ -169,6 +169,14 @@ func (t *Trace) End() {
 	t.family.done()
 }
 
+// Fail is End of a request that never got to its model.
+func (t *Trace) Fail(err error) {
+	if t != nil {
+		t.Err = err
+		t.End()
+	}
+}
+
 // Open makes the family one of spans: it is complete when call has ended too. It comes
 // before everything else.
 func (f *TraceFamily) Open(call *TraceCall) {

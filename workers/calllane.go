@@ -58,7 +58,7 @@ func (l *callLane) post(ctx context.Context, c *calls, w *wire.Call, inputs []in
 	}
 	copy(mem, src)
 	off, _ := l.Responses.Offset(mem)
-	if err := l.Lane.Complete(shm.Completion{Kind: shm.Called, Batch: w.ID, Offset: off, Length: int64(len(mem)), Token: l.keep(mem, blocks)}); err != nil {
+	if err := l.Lane.Complete(shm.Completion{Kind: shm.Called, Batch: w.ID, Offset: off, Length: int64(len(mem)), Token: l.keep(mem, blocks, nil)}); err != nil {
 		c.end()
 		return errGatewayGone
 	}

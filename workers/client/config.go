@@ -127,6 +127,8 @@ type Deps struct {
 	Log *slog.Logger // nil: nothing is logged
 	// Responses counts the heap memory of results of workers with which no memory is shared; nil: it is not counted.
 	Responses *infer.Budget
+	// Calls does what models ask the gateway for; nil: they can't ask.
+	Calls Calls
 }
 
 func (c *Config) setDefaults() {

@@ -43,6 +43,7 @@ type executor struct {
 	block    []byte        // guarded by mu: where descriptors stand in the arena, kept if it is no large one
 	flags    []uint32      // guarded by mu: the cancel flags of current, in block
 	over     chan struct{} // guarded by mu: closed when nothing is in flight, where somebody waits
+	desk     *desk         // guarded by mu: for calls of the model in the worker that link is; nil: it makes none
 
 	// The goroutine's that reads results.
 	result   wire.Result
@@ -102,7 +103,10 @@ func (e *executor) Cancel(b *infer.Batch, i int) {
 		e.link.cancel(b.ID, e.flags, i)
 	} else if o := e.opens.find(b.ID); o != nil && o.batch == b {
 		e.link.cancel(b.ID, o.flags, i)
+	} else {
+		return
 	}
+	e.desk.endRequest(b.ID, uint32(i))
 }
 
 // find is the batch in flight that has that ID, which of its requests were answered, and its
@@ -146,14 +150,17 @@ func (e *executor) finish(b *infer.Batch, r *infer.Result) (woke bool) {
 	} else {
 		o = e.closeLocked(b.ID)
 	}
+	desk := e.desk
 	e.mu.Unlock()
 	switch {
 	case o != nil:
+		desk.endBatch(b.ID)
 		return o.deliver(b, r)
 	case !mine: // it was failed meanwhile
 		r.Memory.Release()
 		return b.Woke
 	}
+	desk.endBatch(b.ID)
 	b.Deliver(r)
 	return b.Woke
 }
@@ -183,10 +190,10 @@ func (e *executor) overLocked() {
 
 // attach puts the instance into service on a worker that loaded it, and that may have so
 // many requests open.
-func (e *executor) attach(l link, handle uint64, open int, onDevice bool) {
+func (e *executor) attach(l link, d *desk, handle uint64, open int, onDevice bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.link, e.handle, e.opens.most, e.onDevice = l, handle, open, onDevice
+	e.link, e.desk, e.handle, e.opens.most, e.onDevice = l, d, handle, open, onDevice
 }
 
 // detach takes it out of service; batches in flight stay until they are failed.
@@ -221,11 +228,14 @@ func (e *executor) failAll(err error) {
 	}
 	current := e.current
 	e.endLocked()
+	desk := e.desk
 	e.mu.Unlock()
 	for _, o := range opens {
+		desk.endBatch(o.batch.ID)
 		o.deliver(o.batch, &infer.Result{Err: err})
 	}
 	if current != nil {
+		desk.endBatch(current.ID)
 		current.Deliver(&infer.Result{Err: err})
 	}
 }

@@ -129,6 +129,7 @@ func (g *group) load(ctx context.Context, s *session, announce bool) error {
 	handle := g.worker.owner.handles.Add(1)
 	request := g.request(handle)
 	request.Like, g.like = g.like.handleIn(s), nil
+	s.desk.add(handle, g)
 	m, err := s.client.Load(ctx, request)
 	if err != nil {
 		if lostDuring(s, err) {
@@ -138,6 +139,7 @@ func (g *group) load(ctx context.Context, s *session, announce bool) error {
 		if ctx.Err() != nil {
 			g.unloadHandle(context.WithoutCancel(ctx), s, handle)
 		}
+		s.desk.remove(handle)
 		return fromStatus(err)
 	}
 	g.crashes.Store(0)
@@ -150,6 +152,7 @@ func (g *group) load(ctx context.Context, s *session, announce bool) error {
 		if !s.isLost() {
 			g.unloadHandle(ctx, s, handle)
 		}
+		s.desk.remove(handle)
 		return errLost()
 	}
 	return nil
@@ -206,7 +209,7 @@ func (g *group) up(s *session, handle uint64, m *workerpb.LoadResponse, announce
 		g.session, g.handle, g.memory = s, handle, m.Memory
 		g.onDevice.Store(takesDevice(s, m))
 		for _, e := range g.executors {
-			e.attach(s.link, handle, int(m.OpenRequests), takesDevice(s, m))
+			e.attach(s.link, s.desk, handle, int(m.OpenRequests), takesDevice(s, m))
 		}
 	}
 	w.mu.Unlock()
@@ -309,6 +312,7 @@ func (g *group) unload(ctx context.Context) error {
 			<-s.idle
 		} else {
 			g.settle(s)
+			s.desk.remove(handle)
 		}
 	}
 	w.mu.Lock()

@@ -72,6 +72,7 @@ type laneLink struct {
 	memory *peerMemory
 	peers  *peers                     // nil: what others have answered is copied
 	boxes  []atomic.Pointer[executor] // by mailbox
+	calls  *laneCalls                 // nil: its models make none
 }
 
 func newLaneLink(arena *shm.Arena, m *peerMemory) *laneLink {
@@ -235,6 +236,9 @@ func (s *laneSource) deliver(c *shm.Completion) (woke bool, err error) {
 // complete delivers one result; woke is its batch's. An error says what the worker did
 // wrong.
 func (l *laneLink) complete(c *shm.Completion) (woke bool, err error) {
+	if c.Kind != shm.Resulted {
+		return false, l.calls.complete(c)
+	}
 	e := l.boxes[c.Mailbox].Load()
 	if e == nil {
 		return false, fmt.Errorf("a result came from mailbox %d, which has no instance", c.Mailbox)
@@ -276,6 +280,7 @@ func (l *laneLink) receive(e *executor, c *shm.Completion, b *infer.Batch, done 
 	if err := e.check(b, done, o); err != nil {
 		return nil, err
 	}
+	e.endAnswered(&e.result)
 	r := &received{memory: l.memory, token: c.Token}
 	if err := r.setResult(&e.result, b, l.memory); err != nil {
 		r.releasePassed()

@@ -28,7 +28,7 @@ type liar struct {
 }
 
 func (l *liar) Hello(context.Context, *workerpb.HelloRequest) (*workerpb.HelloResponse, error) {
-	return &workerpb.HelloResponse{Protocol: protocol, Pid: int64(os.Getpid()), Lane: wire.Table,
+	return &workerpb.HelloResponse{Protocol: protocol, Pid: int64(os.Getpid()), Lane: wire.Table, Calls: liesInCalls(),
 		Backends: []*workerpb.Backend{{Name: "identity"}}, Devices: []*workerpb.Device{{}}}, nil
 }
 
@@ -54,6 +54,11 @@ func (l *liar) Unload(context.Context, *workerpb.UnloadRequest) (*workerpb.Unloa
 func (l *liar) Load(_ context.Context, m *workerpb.LoadRequest) (*workerpb.LoadResponse, error) {
 	if m.Model == "deadly" {
 		os.Exit(1)
+	}
+	if liesInCalls() {
+		if err := l.lieInCalls(os.Getenv(lieEnv), m.Handle); err != nil {
+			return nil, err
+		}
 	}
 	for _, inst := range m.Instances {
 		box, err := l.shared.Lane.Mailbox(int(inst.Mailbox))

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-serve/sluice/proto/modelconfig"
 	"github.com/sluice-serve/sluice/workers"
 	"github.com/sluice-serve/sluice/workers/backend"
+	"github.com/sluice-serve/sluice/workers/backend/backendtest/compose"
 	"github.com/sluice-serve/sluice/workers/backend/identity"
 	"github.com/sluice-serve/sluice/workers/backend/repeat"
 )
@@ -67,7 +68,7 @@ func runWorker(device workers.Device) error {
 }
 
 func backends() map[string]backend.Factory {
-	return map[string]backend.Factory{"identity": identity.New, "repeat": repeat.New}
+	return map[string]backend.Factory{"identity": identity.New, "repeat": repeat.New, "compose": compose.New}
 }
 
 func logger(t testing.TB) *slog.Logger {

@@ -201,7 +201,7 @@ func (r *received) keepShape(shape []int64) []int64 {
 func known(r infer.Reason) infer.Reason {
 	switch r {
 	case infer.ReasonQueueFull, infer.ReasonQueueTimeout, infer.ReasonDeadline, infer.ReasonCancelled, infer.ReasonStopping,
-		infer.ReasonNotReady, infer.ReasonMemory, infer.ReasonTooLarge:
+		infer.ReasonNotReady, infer.ReasonMemory, infer.ReasonTooLarge, infer.ReasonCallCycle, infer.ReasonCallDepth:
 		return r
 	}
 	return ""

@@ -43,6 +43,10 @@ type session struct {
 	regions  regionSet
 	peers    *peers
 	resident *residentTable // the Workers'
+	worker   *worker
+	desk     *desk       // nil: its models make no calls
+	stream   *callStream // of desk
+	inline   *laneCalls  // of desk; nil: no lane
 
 	cancel  context.CancelFunc // of the stream and of the tasks
 	readers sync.WaitGroup     // of results
@@ -234,6 +238,8 @@ func (s *session) start(ctx context.Context, c *Config) error {
 	if local {
 		ask.Lane = []uint32{wire.Table}
 	}
+	calls := s.worker.owner.calls
+	ask.Calls = calls != nil
 	s.hello, err = s.client.Hello(hello, ask)
 	if err != nil {
 		if s.isLost() {
@@ -250,8 +256,19 @@ func (s *session) start(ctx context.Context, c *Config) error {
 	if err := checkHello(s.hello); err != nil {
 		return err
 	}
+	if s.hello.Calls {
+		if calls == nil {
+			return errors.New("the worker wants to make calls, which was not offered")
+		}
+		if err := s.startCalls(ctx, calls); err != nil {
+			return err
+		}
+	}
 	switch {
 	case local && s.hello.Lane == wire.Table:
+		if s.desk != nil {
+			s.inline = newLaneCalls(s.desk, s.arena, s.memory)
+		}
 		return s.startLane(c.Ears)
 	case s.hello.Lane != 0:
 		return fmt.Errorf("the worker wants the local lane's byte table %d, which was not offered", s.hello.Lane)
@@ -259,11 +276,23 @@ func (s *session) start(ctx context.Context, c *Config) error {
 	return s.startStream(ctx)
 }
 
+// startCalls lets models call.
+func (s *session) startCalls(ctx context.Context, calls Calls) (err error) {
+	s.desk = newDesk(ctx, s.worker, calls, s.fail)
+	if s.stream, err = openCalls(ctx, s.client, s.desk, s.budget); err != nil {
+		return err
+	}
+	s.readers.Go(func() { s.fail(s.stream.send()) })
+	s.readers.Go(func() { s.fail(s.stream.receive()) })
+	return nil
+}
+
 // startLane lets results be read, by ears or, where that is nil, by a goroutine.
 func (s *session) startLane(ears Ears) error {
 	s.memory.session = s
 	l := newLaneLink(s.arena, s.memory)
 	l.peers = s.peers
+	l.calls = s.inline
 	s.link = l
 	if ears != nil {
 		s.readers.Add(1)
@@ -375,6 +404,9 @@ func (s *session) stopReading() {
 		s.memory.lane.Shut()
 	}
 	s.readers.Wait()
+	s.desk.stop()
+	s.stream.close()
+	s.inline.close()
 	close(s.idle)
 }
 

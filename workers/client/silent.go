@@ -155,7 +155,9 @@ func (e *executor) failLate(o *open, now int64, most time.Duration, shares bool)
 		if e.link != nil {
 			e.link.cancel(b.ID, o.flags, i)
 		}
+		e.desk.endRequest(b.ID, uint32(i))
 	}
+	desk := e.desk
 	if o.silent && !shares {
 		o.batch = &infer.Batch{ID: b.ID, Requests: make([]*infer.Request, len(b.Requests))} // the scheduler's is let go of
 		o.ended = true
@@ -166,6 +168,7 @@ func (e *executor) failLate(o *open, now int64, most time.Duration, shares bool)
 		b.Deliver(r)
 	}
 	if o.ended {
+		desk.endBatch(b.ID)
 		b.Deliver(&infer.Result{Err: infer.Errorf(infer.Internal, "the model gave no answer")})
 	}
 	return failed

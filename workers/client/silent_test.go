@@ -23,7 +23,7 @@ const openTimeout = 5 * time.Minute
 
 func newSilentWorld(t *testing.T, shares bool) *silentWorld {
 	w := &silentWorld{t: t, e: &executor{arena: nil}, link: &nowhere{}, now: infer.Now(), shares: shares}
-	w.e.attach(w.link, 1, 8, false)
+	w.e.attach(w.link, nil, 1, 8, false)
 	return w
 }
 

@@ -133,6 +133,7 @@ func (l *streamLink) complete(m *workerpb.ExecuteResponse) error {
 	if err := e.check(b, done, o); err != nil {
 		return err
 	}
+	e.endAnswered(&e.result)
 	r := &received{}
 	if err := r.setResult(&e.result, b, pieces(m.Tensors)); err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 type Spec struct {
 	Name      string
 	Version   int64
+	Namespace string // of its repository; "": namespaces are off
 	ModelDir  string // absolute: <repository>/<model>
 	ModelFile string // absolute: <repository>/<model>/<version>/<filename>
 	Config    *modelconfig.ModelConfig

@@ -87,6 +87,7 @@ func (w *worker) supervise(ctx context.Context, first chan<- error) {
 func (w *worker) open(ctx context.Context) (*session, error) {
 	s := newSession(w.log)
 	s.arena, s.budget, s.peers, s.resident = w.owner.memory, w.owner.budget, newPeers(w.owner, s), &w.owner.resident
+	s.worker = w
 	var err error
 	if w.local != nil && w.local.Program {
 		err = s.openProgram(ctx, &w.owner.cfg, *w.local)

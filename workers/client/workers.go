@@ -28,6 +28,7 @@ type Workers struct {
 	resident residentTable
 	numbers  atomic.Uint64 // of workers
 	slots    answerSlots
+	calls    Calls // nil: models make none
 
 	// supervised supervises a worker until stop is called or Workers is closed; then it calls ended.
 	supervised func(k *worker, first chan<- error, ended func()) (stop context.CancelFunc)
@@ -82,7 +83,7 @@ func Start(ctx context.Context, cfg Config, deps Deps) (*Workers, error) {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
-	w := &Workers{cfg: cfg, log: deps.Log, budget: deps.Responses}
+	w := &Workers{cfg: cfg, log: deps.Log, budget: deps.Responses, calls: deps.Calls}
 	var err error
 	if cfg.sharesMemory() {
 		w.memory, err = shm.NewArena("sluice-requests", cfg.RequestArena)

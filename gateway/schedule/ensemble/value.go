@@ -91,7 +91,7 @@ func (r *runner) newCall(j job, m schedule.Pinned) *call {
 	name := r.s.cfg.Steps[j.step].Model.Name
 	c.req = infer.Request{ID: top.ID, Model: name, Outputs: r.requested(j.step), Params: top.Params,
 		Priority: top.Priority, Timeout: top.Timeout, Streaming: true, Depth: top.Depth + 1, Tenant: top.Tenant,
-		Caller: top.Caller, Weight: top.Weight, Origin: top.Origin}
+		Caller: top.Caller, Weight: top.Weight, Origin: top.Origin, Within: top.Within}
 	seq := sequence{top.Correlation, top.SequenceStart, top.SequenceEnd}
 	taken := false
 	c.req.Inputs, c.mems = c.roomInputs[:0], c.roomMems[:0]
