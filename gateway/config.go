@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-serve/sluice/gateway/accesslog"
 	"github.com/sluice-serve/sluice/gateway/auth"
+	"github.com/sluice-serve/sluice/gateway/calls"
 	"github.com/sluice-serve/sluice/gateway/classification"
 	"github.com/sluice-serve/sluice/gateway/httpapi"
 	"github.com/sluice-serve/sluice/gateway/listen"
@@ -60,6 +61,8 @@ type Config struct {
 	ResponseLimit int64
 	// ClassesLimit bounds the bytes of the classes in one response.
 	ClassesLimit int64
+	// CallDepth is how deep models may call one another for one request; 0: calls.DefaultDepth.
+	CallDepth int
 }
 
 // RepositoryConfig is --model-repository and what goes with it.
@@ -183,7 +186,7 @@ func DefaultConfig() Config {
 		Workers:   WorkersConfig{Local: true, Wait: repository.DefaultWorkerWait, ProcessLimit: 64, RequestArena: 256 << 20, ResponseArena: 256 << 20},
 		XDS:       DefaultXDS(),
 		Sequences: SequencesConfig{SlotTimeout: time.Minute},
-		BodyLimit: 1 << 30, ResponseLimit: 512 << 20, ClassesLimit: classification.DefaultMaxBytes,
+		BodyLimit: 1 << 30, ResponseLimit: 512 << 20, ClassesLimit: classification.DefaultMaxBytes, CallDepth: calls.DefaultDepth,
 	}
 }
 

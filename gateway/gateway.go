@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-serve/sluice/cache"
 	"github.com/sluice-serve/sluice/gateway/admission"
 	"github.com/sluice-serve/sluice/gateway/auth"
+	"github.com/sluice-serve/sluice/gateway/calls"
 	"github.com/sluice-serve/sluice/gateway/control"
 	"github.com/sluice-serve/sluice/gateway/grpcapi"
 	"github.com/sluice-serve/sluice/gateway/httpapi"
@@ -52,6 +53,7 @@ type Gateway struct {
 	store    *cloud.Store
 	models   *repository.Repository
 	control  *control.Server
+	calls    *calls.Calls
 	pipeline *pipeline.Pipeline
 	observer observer
 	cache    *cache.Step // nil: off
@@ -115,13 +117,15 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	if err := g.openLoops(&conf); err != nil {
 		return err
 	}
-	if g.workers, err = client.Start(ctx, conf, client.Deps{Log: g.logger, Responses: g.responses}); err != nil {
+	g.openCalls()
+	if g.workers, err = client.Start(ctx, conf, client.Deps{Log: g.logger, Responses: g.responses, Calls: g.calls}); err != nil {
 		return err
 	}
 	g.limiter = g.cfg.RateLimit.limiter()
 	m := &g.cfg.Metrics
 	g.stats = stats.New(stats.Config{CounterLatencies: m.Counters, SummaryLatencies: m.Summaries,
 		HistogramLatencies: m.Histograms, Quantiles: m.Quantiles, CPU: m.CPU, GPU: m.GPU, Version: g.cfg.Version})
+	g.stats.Collect(g.calls)
 	if err := g.openCache(ctx); err != nil {
 		return err
 	}

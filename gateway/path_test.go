@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-serve/sluice/proto/inference"
 	"github.com/sluice-serve/sluice/workers"
 	"github.com/sluice-serve/sluice/workers/backend"
+	"github.com/sluice-serve/sluice/workers/backend/backendtest/compose"
 	"github.com/sluice-serve/sluice/workers/backend/identity"
 )
 
@@ -44,7 +45,8 @@ func playWorker() error {
 		return err
 	}
 	w, err := workers.New(workers.Config{Version: "test"}, workers.Deps{Conn: conn, Shared: shared, Exit: os.Exit,
-		Log: slog.New(slog.DiscardHandler), Backends: map[string]backend.Factory{"identity": identity.New}})
+		Instances: func(n int) { runtime.GOMAXPROCS(n + 2) }, // as cmd/sluice-worker
+		Log:       slog.New(slog.DiscardHandler), Backends: map[string]backend.Factory{"identity": identity.New, "compose": compose.New}})
 	if err != nil {
 		return err
 	}
@@ -64,9 +66,15 @@ instance_group [ { count: 1 kind: KIND_CPU } ]
 // is "id" with its answers in the response cache.
 func startPath(t testing.TB) (*Gateway, ports) {
 	t.Helper()
+	return startModels(t, map[string]string{"id": pathModel, "kept": pathModel + "response_cache { enable: true }"}, func(*Config) {})
+}
+
+// startModels is startPath with these models, by name, and a config that set has changed.
+func startModels(t testing.TB, models map[string]string, set func(*Config)) (*Gateway, ports) {
+	t.Helper()
 	t.Setenv(roleEnv, "worker")
 	repository := t.TempDir()
-	for name, config := range map[string]string{"id": pathModel, "kept": pathModel + "response_cache { enable: true }"} {
+	for name, config := range models {
 		if err := os.MkdirAll(filepath.Join(repository, name, "1"), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -83,6 +91,7 @@ func startPath(t testing.TB) (*Gateway, ports) {
 	for _, l := range []*Listen{&cfg.HTTP.Listen, &cfg.GRPC.Listen, &cfg.Metrics.Listen} {
 		l.Address, l.Port = "127.0.0.1", 0
 	}
+	set(&cfg)
 	g, err := New(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -27,11 +27,37 @@ func (s steps) Pin(ctx context.Context, model *schedule.StepModel) (schedule.Pin
 
 // Call fits schedule.Steps.
 func (s steps) Call(ctx context.Context, m schedule.Pinned, req *infer.Request, send infer.SendFunc) error {
-	v, ok := m.(*repository.Model)
-	if !ok {
-		return infer.Errorf(infer.Internal, "%smodel '%s' can't be a step", req.Prefix(), req.Model)
+	v, err := stepOf(m, req)
+	if err != nil {
+		return err
 	}
 	return s.pipeline.Step(ctx, v, req, send)
+}
+
+// Start fits calls.Steps.
+func (s steps) Start(ctx context.Context, m schedule.Pinned, req *infer.Request, to infer.Sink) (wait func()) {
+	v, err := stepOf(m, req)
+	if err != nil {
+		m.Release()
+		req.Trace.Fail(err)
+		infer.Flush(to.Done(err))
+		return nil
+	}
+	return s.pipeline.StartStep(ctx, v, req, to)
+}
+
+// stepOf is the model of a step, which can serve the request.
+func stepOf(m schedule.Pinned, req *infer.Request) (*repository.Model, error) {
+	v, ok := m.(*repository.Model)
+	if !ok {
+		return nil, infer.Errorf(infer.Internal, "%smodel '%s' can't be a step", req.Prefix(), req.Model)
+	}
+	if req.Within.Stuck(v.Executors()) {
+		return nil, infer.Refusef(infer.Unavailable, infer.ReasonCallCycle,
+			"%smodel '%s' is called for a request that all of its instances wait for: it calls itself, directly or through others, and has %d",
+			req.Prefix(), req.Model, len(v.Executors()))
+	}
+	return v, nil
 }
 
 // layout is the memory for a model's batches. Sequences keep state in theirs, so they

@@ -188,7 +188,7 @@ func (w repositoryWorkers) Devices() []repository.Device {
 
 // loadSpec is a version as the workers' client wants it, without instances.
 func loadSpec(spec *repository.LoadSpec) client.Spec {
-	return client.Spec{Name: spec.Name, Version: spec.Version, ModelDir: spec.ModelDir, ModelFile: spec.ModelFile,
+	return client.Spec{Name: spec.Name, Namespace: spec.Namespace, Version: spec.Version, ModelDir: spec.ModelDir, ModelFile: spec.ModelFile,
 		Config: spec.Config, Backend: spec.Backend, BackendFile: spec.BackendFile, Options: spec.Options, Changed: spec.Changed}
 }
 

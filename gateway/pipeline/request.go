@@ -45,6 +45,21 @@ func (p *Pipeline) Step(ctx context.Context, m Model, req *infer.Request, send i
 	return err
 }
 
+// StartStep is Start for a request that a model has called for, as Step is Infer: m is pinned,
+// and is given back at the end.
+func (p *Pipeline) StartStep(ctx context.Context, m Model, req *infer.Request, to infer.Sink) (wait func()) {
+	req.Times.RequestStart = infer.Now()
+	if req.Trace != nil {
+		p.traced(m, req)
+	}
+	w := p.walk(ctx, req, to)
+	w.m = m
+	if !w.start() {
+		return w.wait
+	}
+	return nil
+}
+
 // Refused records at the model a request that a front end opened and then refused
 // itself: no memory for its body, too large, malformed, gone before it had arrived.
 // Without it no metric of the model would show them. A request whose model is not

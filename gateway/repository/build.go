@@ -53,6 +53,7 @@ func (c *change) make(ctx, undo context.Context, fail context.CancelCauseFunc, n
 	if err != nil {
 		return nil, errors.Join(err, r.free(undo, m))
 	}
+	m.executors = executors
 	m.setScheduler(s)
 	r.keepWarm(ctx, m, v.samples, executors)
 	return m, nil

@@ -138,6 +138,7 @@ type Workers interface {
 // LoadSpec is one version to be loaded.
 type LoadSpec struct {
 	Name      string
+	Namespace string // "": namespaces are off
 	Version   int64
 	ModelDir  string // absolute: <repository>/<model>
 	ModelFile string // absolute; for backends without model files it may not exist

@@ -50,6 +50,7 @@ type Model struct {
 
 	stats     Stats
 	scheduler schedule.Scheduler
+	executors []infer.Executor
 	loaded    Loaded // nil: an ensemble, which is in no worker
 	lease     *lease
 
@@ -69,6 +70,9 @@ type Model struct {
 }
 
 const retired = -1 << 40
+
+// Executors are the model's instances; an ensemble has none.
+func (m *Model) Executors() []infer.Executor { return m.executors }
 
 // token is a value with an address of its own.
 type token struct{ _ byte }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Calls counts calls of all kinds as they end: by outcome, refusals by their reason, and
@@ -202,6 +204,10 @@ func (r *Registry) Add(s Source) {
 	defer r.mu.Unlock()
 	r.sources = append(r.sources, s)
 }
+
+// Collect makes a collector part of every scrape, which describes nothing in advance and whose
+// families have names of their own. It is called before anything is scraped.
+func (r *Registry) Collect(c prometheus.Collector) { r.gather.MustRegister(c) }
 
 // collectServer writes what is known of the server as a whole.
 func (r *Registry) collectServer(w writer) {

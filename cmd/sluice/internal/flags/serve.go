@@ -152,6 +152,8 @@ func (s *Serve) server() []flag {
 		{name: "max-classification-byte-size", arg: "integer", def: strconv.FormatInt(c.ClassesLimit, 10),
 			help: "Bytes of the classes in one response; a request that asks for more of them is refused with 400.",
 			set:  intInto(&c.ClassesLimit, 1<<10, 1<<31-1)},
+		{name: "max-call-depth", arg: "integer", def: strconv.Itoa(c.CallDepth),
+			help: "How deep models may call one another for one request. A call beyond it is refused.", set: intInto(&c.CallDepth, 1, 1000)},
 	}
 }
 
