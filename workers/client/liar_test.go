@@ -96,32 +96,10 @@ func (l *liar) lie(kind string, box uint32, off, n int64) error {
 	output := wire.Output{Name: "OUTPUT0", Datatype: infer.Uint8, Shape: []int64{4}, Data: wire.Segment{Offset: 0, Length: 4}}
 	r := wire.Result{ID: b.ID, Outputs: []wire.Output{output}}
 	c := shm.Completion{Batch: b.ID, Mailbox: box}
+	misplace(kind, &r)
 	switch kind {
 	case "no answer":
 		return nil
-	case "output outside":
-		r.Outputs[0].Data.Offset = 1 << 40
-	case "input that is not there":
-		r.Outputs[0].Data = wire.IsInput(2, 4)
-	case "input far away":
-		r.Outputs[0].Data = wire.IsInput(1<<59, 4)
-	case "input before the first":
-		r.Outputs[0].Data = wire.Segment{Offset: wire.IsInput(0, 4).Offset | math.MinInt64, Length: 4}
-	case "input of another size": // its request has 16 bytes
-		r.Outputs[0].Data = wire.IsInput(0, 4)
-	case "one input that is, one that is not":
-		output.Shape = []int64{16}
-		output.Data = wire.IsInput(0, 16)
-		r.Outputs = []wire.Output{output, {Name: "OUTPUT1", Datatype: infer.Uint8, Shape: []int64{16}, Data: wire.IsInput(7, 16)}}
-	case "resident, though nobody asked for it":
-		r.Outputs[0].Name, r.Outputs[0].Data = "OUTPUT1", wire.InRegion(wire.FirstResident, 0, 4)
-	case "resident behind its beginning":
-		r.Outputs[0].Data = wire.InRegion(wire.FirstResident, 4, 4)
-	case "one resident, one outside":
-		outside := output
-		outside.Data.Offset = 1 << 40
-		r.Outputs[0].Data = wire.InRegion(wire.FirstResident, 0, 4)
-		r.Outputs = append(r.Outputs, outside)
 	case "response outside":
 		r.Outputs, r.Responses = nil, []wire.Response{{Index: 7, Final: true, Outputs: r.Outputs}}
 	case "other batch":
@@ -166,6 +144,36 @@ func (l *liar) lie(kind string, box uint32, off, n int64) error {
 		r.More, r.Responses[0].Final, r.Responses = false, true, r.Responses[:1]
 	}
 	return l.send(kind, c, &r)
+}
+
+// misplace lies about where the outputs of r lie.
+func misplace(kind string, r *wire.Result) {
+	output := r.Outputs[0]
+	switch kind {
+	case "output outside":
+		r.Outputs[0].Data.Offset = 1 << 40
+	case "input that is not there":
+		r.Outputs[0].Data = wire.IsInput(2, 4)
+	case "input far away":
+		r.Outputs[0].Data = wire.IsInput(1<<59, 4)
+	case "input before the first":
+		r.Outputs[0].Data = wire.Segment{Offset: wire.IsInput(0, 4).Offset | math.MinInt64, Length: 4}
+	case "input of another size": // its request has 16 bytes
+		r.Outputs[0].Data = wire.IsInput(0, 4)
+	case "one input that is, one that is not":
+		output.Shape = []int64{16}
+		output.Data = wire.IsInput(0, 16)
+		r.Outputs = []wire.Output{output, {Name: "OUTPUT1", Datatype: infer.Uint8, Shape: []int64{16}, Data: wire.IsInput(7, 16)}}
+	case "resident, though nobody asked for it":
+		r.Outputs[0].Name, r.Outputs[0].Data = "OUTPUT1", wire.InRegion(wire.FirstResident, 0, 4)
+	case "resident behind its beginning":
+		r.Outputs[0].Data = wire.InRegion(wire.FirstResident, 4, 4)
+	case "one resident, one outside":
+		outside := output
+		outside.Data.Offset = 1 << 40
+		r.Outputs[0].Data = wire.InRegion(wire.FirstResident, 0, 4)
+		r.Outputs = append(r.Outputs, outside)
+	}
 }
 
 // cancelled waits until the batch's request is cancelled.

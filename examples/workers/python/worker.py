@@ -10,12 +10,15 @@ It needs grpcio, protobuf and numpy. Its backends, by the name in a model's conf
               backend: "counter": the rest is the backend's word
     sleeper   echo after as many milliseconds as its input DELAY_MS (INT32 [1]) says, unless nobody waits any more; its requests stay
               open meanwhile, and the shortest is answered first
+    sum       the sum of what other models answer to the same inputs: those that the parameter "models" of its config names
 
 A backend is a class with `load` (may raise Fault), `describe` and `execute`. What a worker must do beside that — Hello, Load,
-Unload, one batch at a time for each instance, cancellation, errors — is in Service and Instance.
+Unload, one batch at a time for each instance, cancellation, errors — is in Service and Instance; what a
+model may ask the gateway for, in Gateway.
 """
 import argparse
 import concurrent.futures
+import itertools
 import os
 import queue
 import sys
@@ -60,8 +63,8 @@ class Tensor:
 class Job:
     """One batch on its instance. inputs are the tensors of the whole batch, rows first."""
 
-    def __init__(self, batch, tensors, send):
-        self.batch, self.send, self.cancelled = batch, send, set()  # indexes of requests
+    def __init__(self, batch, tensors, send, gateway):
+        self.batch, self.send, self.gateway, self.cancelled = batch, send, gateway, set()  # indexes of requests
         self.ended = self.kept = False
         rest = iter(tensors)
         self.inputs = []
@@ -93,6 +96,11 @@ class Job:
         self.kept = True
         self.send(w.ExecuteResponse(result=w.Result(batch=self.batch.id, more=True, free=True)))
 
+    def call(self, model, inputs, request=0, stream=False):
+        """Asks the gateway for an inference, for one of the batch's requests; gives its answers, each a list of tensors, as they come."""
+        return self.gateway.infer(w.Call(handle=self.batch.handle, instance=self.batch.instance, batch=self.batch.id, request=request),
+                                  model, inputs, stream)
+
     def end(self, outputs=(), error=None):
         """The batch's last result: outputs of the whole batch, an error of all requests, or nothing, where each had its answer."""
         self.ended = True
@@ -102,6 +110,48 @@ class Job:
 
 def headers(outputs):
     return [w.Output(name=t.name, data_type=t.data_type, shape=t.shape) for t in outputs]
+
+
+class Gateway:
+    """What models ask the gateway for: calls over one stream. Each has its answers in a queue of its own."""
+
+    def __init__(self):
+        self.ids, self.calls, self.open = itertools.count(1), queue.SimpleQueue(), {}
+
+    def infer(self, call, model, inputs, stream):
+        call.id, answers = next(self.ids), queue.SimpleQueue()
+        self.open[call.id] = answers
+        call.infer.CopyFrom(w.Inference(model=model, inputs=headers(inputs), stream=stream))
+        call.tensors.extend(t.data for t in inputs)
+        self.calls.put(call)
+        return self.answers(call.id, answers)
+
+    def answers(self, id, answers):
+        answer = w.CallAnswer()
+        try:
+            while not answer.final:
+                if (answer := answers.get()) is None:
+                    raise Fault("the gateway has gone", w.UNAVAILABLE)
+                if answer.HasField("error"):
+                    raise Fault(answer.error.message, answer.error.code, answer.error.reason)
+                if not answer.final:
+                    self.calls.put(w.Call(id=id, taken=True))
+                if answer.outputs:
+                    yield [Tensor(o.name, o.data_type, o.shape, data) for o, data in zip(answer.outputs, answer.tensors)]
+        except GeneratorExit:  # who called wants no more; the final answer comes nevertheless
+            self.calls.put(w.Call(id=id, cancel=True))
+            raise
+
+    def read(self, answers):
+        try:
+            for a in answers:
+                (self.open.pop if a.final else self.open.get)(a.id).put(a)
+        except grpc.RpcError:
+            pass  # the gateway has gone
+        finally:
+            for waits in list(self.open.values()):
+                waits.put(None)
+            self.calls.put(None)
 
 
 class Echo:
@@ -181,7 +231,18 @@ class Sleeper(Echo):
             self.room.acquire()  # until nothing is open
 
 
-BACKENDS = {"echo": Echo, "counter": Counter, "sleeper": Sleeper}
+class Sum(Echo):
+    def load(self, c):
+        self.models, self.output = c.parameters["models"].string_value.split(), c.output[0].name
+        if not self.models or c.max_batch_size:
+            raise Fault("the sum backend wants the parameter 'models' and no batch dimension", w.INVALID_ARGUMENT)
+
+    def execute(self, job):
+        calls = [job.call(model, job.inputs) for model in self.models]  # all at the same time
+        job.end([Tensor.of(self.output, sum(next(c)[0].array() for c in calls))])
+
+
+BACKENDS = {"echo": Echo, "counter": Counter, "sleeper": Sleeper, "sum": Sum}
 
 
 def error_of(e):
@@ -215,13 +276,14 @@ class Service:
     """One gateway at a time is enough for an example, so that models are kept by their handle alone."""
 
     def __init__(self):
-        self.models, self.stopping = {}, threading.Event()
+        self.models, self.gateway, self.stopping = {}, Gateway(), threading.Event()
 
     def Hello(self, request, context):
         if request.protocol != PROTOCOL:
             context.abort(grpc.StatusCode.UNIMPLEMENTED, f"the gateway speaks protocol {request.protocol}, this worker {PROTOCOL}")
         return w.HelloResponse(protocol=PROTOCOL, worker_version="example", pid=os.getpid(), devices=[w.Device(kind=w.Device.CPU)],
-                               backends=[w.Backend(name=name, open_requests=b.open_requests, **b.about) for name, b in BACKENDS.items()])
+                               backends=[w.Backend(name=name, open_requests=b.open_requests, **b.about) for name, b in BACKENDS.items()],
+                               calls=request.calls)
 
     def Describe(self, request, context):
         try:
@@ -274,12 +336,17 @@ class Service:
 
     def begin(self, r, open_jobs, send):
         try:
-            job = open_jobs[r.batch.id] = Job(r.batch, r.tensors, send)
+            job = open_jobs[r.batch.id] = Job(r.batch, r.tensors, send, self.gateway)
             self.models[r.batch.handle][r.batch.instance].jobs.put(job)
         except Fault as fault:
             send(w.ExecuteResponse(result=w.Result(batch=r.batch.id, error=fault.error)))
         except (KeyError, IndexError):
             send(w.ExecuteResponse(result=w.Result(batch=r.batch.id, error=w.Error(code=w.NOT_FOUND, message="no such instance is loaded"))))
+
+    def Calls(self, answers, context):
+        gateway = self.gateway = Gateway()  # of this connection
+        threading.Thread(target=gateway.read, args=(answers,), daemon=True).start()
+        yield from iter(gateway.calls.get, None)
 
     def Watch(self, request, context):
         while context.is_active() and not self.stopping.is_set():
