@@ -192,6 +192,7 @@ func TestCallsEndWithTheirRequest(t *testing.T) {
 		if r := wait(t, results); r.Responses[0].Err == nil || infer.CodeOf(r.Responses[0].Err) != infer.Cancelled {
 			t.Errorf("the cancelled request ended with %+v", r)
 		}
+		eventually(t, "its call has ended", func() bool { return f.open.Load() == 0 })
 		b, results = composed(4, infer.Params{param("call", "wait")})
 		v.Executor(0).Execute(b)
 		eventually(t, "the call is open", func() bool { return f.open.Load() == 1 })
