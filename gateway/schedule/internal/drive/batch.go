@@ -256,7 +256,7 @@ func (b *batch) hand(res *infer.Result, t times) {
 
 // push hands a part over. What a started item's sink wants flushed is added to fs.
 func (b *batch) push(it *item, p part, fs *flushers) {
-	waited := it.to == nil // after push it may be another's
+	waited := it.awaited // after push it may be another's
 	b.Woke = b.Woke || waited
 	if it.push(p, !b.d.cfg.Preserve) && !waited {
 		fs.add(b.d.deliver(it))

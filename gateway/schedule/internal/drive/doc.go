@@ -4,7 +4,10 @@
 // batches, lets go of the lock, and posts them.
 //
 // Order within one event: the next batch is posted first, then statistics are told,
-// then callers are woken. Each caller cuts and sends its own answer.
+// then callers are woken. Do and Start are one path: both begin an item, give it a sink, and
+// enqueue it, and deliver cuts and sends its answers (deliver.go). Do's sink is a waiter, whose
+// caller delivers when it is woken (await.go); to any other sink, the goroutine that handed an
+// answer over delivers it (start.go).
 //
 // Locks: Driver.mu before item.mu, and both before those of the memory, the clock and the
 // limiter. Neither is held while an Executor, an Observer or a caller's send runs, nor

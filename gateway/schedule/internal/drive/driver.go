@@ -172,70 +172,68 @@ func (d *Driver) Do(ctx context.Context, req *infer.Request, send infer.SendFunc
 
 // DoOf is Do of a request whose entry the core gets with a Group.
 func (d *Driver) DoOf(ctx context.Context, req *infer.Request, send infer.SendFunc, group any) error {
-	it, err := d.begin(ctx, req, group, nil)
+	it, err := d.begin(ctx, req)
 	if err != nil {
 		return err
 	}
-	return d.await(ctx, it, send)
+	it.Group = group
+	it.waiter.send = send
+	it.to, it.awaited = &it.waiter, true
+	if err = d.enqueue(it); err != nil {
+		return err
+	}
+	return d.await(it)
 }
 
-// begin puts a request into the line. Its answers go to a sink; nil: its caller awaits them.
-// The caller has a reference to the item, and the sink's request one of its own, since its
-// answer may come at once.
-func (d *Driver) begin(ctx context.Context, req *infer.Request, group any, to infer.Sink) (*item, error) {
+// begin makes an item, which is given a sink and then to enqueue. It has two references: of its
+// request until the sink's Done, and of who watches its caller's context.
+func (d *Driver) begin(ctx context.Context, req *infer.Request) (*item, error) {
 	if ctx.Err() != nil {
 		return nil, left(ctx, req)
 	}
 	it := d.items.Get().(*item)
-	it.reset(req)
-	it.Group = group
+	it.reset(req, 2)
+	it.ctx = ctx
 	if err := d.prepare(it); err != nil {
-		d.recycle(it)
+		d.drop(it)
 		return nil, err
 	}
-	if to != nil {
-		it.to, it.ctx = to, ctx
-		it.refs.Add(1)
-	}
-	err := d.enqueue(it)
-	if err == nil {
-		return it, nil
-	}
-	d.layout.freePrivate(it)
-	if to != nil {
-		d.recycle(it)
-	}
-	d.recycle(it)
-	return nil, err
+	return it, nil
 }
 
-// end forgets an item whose request has its end. final says that it had its last answer; else
-// its caller is gone.
-func (d *Driver) end(it *item, final bool) {
-	if it.to != nil {
-		it.mu.Lock()
-		it.over = true
-		it.mu.Unlock()
-	}
-	if final {
-		d.finish(it)
-	} else {
-		d.leave(it)
-	}
-	if it.to != nil {
-		it.unwatch()
-	}
-	d.recycle(it)
-}
-
+// enqueue puts an item into the line: its answers may come at once. An error is its end.
 func (d *Driver) enqueue(it *item) error {
 	var n news
 	err := d.queue(it, &n)
 	d.carry(&n)
 	if n.fault != nil && !n.had {
-		return errFault(it.req)
+		err = errFault(it.req)
+	}
+	if err != nil {
+		d.drop(it)
 	}
 	return err
+}
+
+// drop gives back an item that was never in the line.
+func (d *Driver) drop(it *item) {
+	d.layout.freePrivate(it)
+	it.refs.Store(1)
+	d.recycle(it)
+}
+
+// end forgets an item whose request has its end, and takes the request's reference. final says
+// that it had its last answer; else its caller is gone.
+func (d *Driver) end(it *item, final bool) {
+	if final {
+		d.finish(it)
+	} else {
+		d.leave(it)
+	}
+	if it.watched != nil && it.watched.Unwatch(it) || it.stop != nil && it.stop() {
+		d.recycle(it)
+	}
+	d.recycle(it)
 }
 
 func (d *Driver) queue(it *item, n *news) error {
@@ -359,7 +357,7 @@ func (d *Driver) failLocked(it *item, err error) {
 
 // pushLocked hands a part over; a started item is told of it once the lock is free.
 func (d *Driver) pushLocked(it *item, p part, wake bool) bool {
-	started := it.to != nil // one that is not may be another's once it has its part
+	started := !it.awaited // one that is awaited may be another's once it has its part
 	ok := it.push(p, wake)
 	if ok && started {
 		it.refs.Add(1)

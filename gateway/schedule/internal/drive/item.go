@@ -9,8 +9,9 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// item is one request under way. The caller of Do, or of Start until Done, holds one
-// reference, a batch that it is in another; the last one gives it back to the pool.
+// item is one request under way. Until its sink's Done its request holds one reference, who
+// watches the caller's context another, and a batch that it is in one more; the last one gives
+// it back to the pool.
 type item struct {
 	queue.Entry
 	d    *Driver
@@ -18,9 +19,10 @@ type item struct {
 	wake chan struct{} // one token: parts came
 	refs atomic.Int32
 
-	// Of Start; to is nil where a goroutine waits.
-	to  infer.Sink
-	ctx context.Context // whose end takes the item out; it is the call's, which outlives the item
+	to      infer.Sink
+	ctx     context.Context // whose end takes the item out; it is the call's, which outlives the item
+	awaited bool            // its caller waits, and delivers when it is woken
+	waiter  waiter          // the sink then
 
 	// Where the inputs lie; set by prepare and place, read until the last release.
 	inputs  []placed
@@ -41,47 +43,27 @@ type item struct {
 	lineBefore, lineNext *item // waiting
 
 	mu    sync.Mutex
-	parts []part // handed over, not yet taken
-	sent  bool   // a part was handed over
-	done  bool   // the final part was
-	gone  bool   // the caller left: parts are dropped
+	parts parts // handed over, not yet taken
+	sent  bool  // a part was handed over
+	done  bool  // the final part was
+	gone  bool  // the caller left: parts are dropped
 
-	// Of Start.
 	busy    bool        // somebody calls the sink
-	over    bool        // its Done is called
-	quit    bool        // the caller left while it was busy
+	over    bool        // its last part has been claimed, or its caller is gone; what follows stays as it is
 	watched watchable   // has the item as its watcher
 	stop    func() bool // takes it out of any other context
 }
 
-// part is one answer on its way to its caller.
-type part struct {
-	result *infer.Result   // of the whole batch, to be cut
-	resp   *infer.Response // or of this request alone
-	mem    *infer.Buffer   // one reference
-	err    error
-	final  bool
-	first  int // row of this request in result
-	index  int // of this request in batch
-	batch  *batch
-	times  times
-}
-
-// times are those of a batch, for every request in it.
-type times struct {
-	start, inputEnd, outputStart, end int64
-	rows                              int
-}
-
-func (it *item) reset(req *infer.Request) {
+// reset readies an item for a request. Its caller has so many references.
+func (it *item) reset(req *infer.Request, refs int32) {
 	it.req = req
-	it.refs.Store(1)
+	it.refs.Store(refs)
 	it.Rows = max(req.Rows, 1)
 	it.Losses = 0
 	it.slot, it.private, it.rowSize = nil, nil, 0
 	it.batch, it.left, it.ordered, it.waits = nil, false, false, false
 	it.sent, it.done, it.gone = false, false, false
-	it.busy, it.over, it.quit = false, false, false
+	it.busy, it.over, it.awaited = false, false, false
 }
 
 func (d *Driver) recycle(it *item) {
@@ -96,13 +78,14 @@ func (d *Driver) recycle(it *item) {
 	it.Group = nil
 	clear(it.inputs)
 	it.inputs = it.inputs[:0]
-	clear(it.parts[:cap(it.parts)])
-	it.parts = it.parts[:0]
+	it.waiter = waiter{}
+	it.parts.drop()
 	d.items.Put(it)
 }
 
-// push hands a part over; a started item has it by deliver. It takes p's reference to memory, and drops the part when
-// the caller left or was answered already; it says whether the part arrived.
+// push hands a part over, and wakes the item's caller if it waits; else deliver is to be called.
+// It takes p's reference to memory, and drops the part when the caller left or was answered
+// already; it says whether the part arrived.
 func (it *item) push(p part, wake bool) bool {
 	it.mu.Lock()
 	if it.gone || it.done {
@@ -110,9 +93,9 @@ func (it *item) push(p part, wake bool) bool {
 		p.mem.Release()
 		return false
 	}
-	it.parts = append(it.parts, p)
+	it.parts.add(p)
 	it.sent, it.done = true, p.final
-	wake = wake && it.to == nil
+	wake = wake && it.awaited
 	it.mu.Unlock()
 	if wake {
 		it.signal()
@@ -134,26 +117,12 @@ func (it *item) state() (sent, done bool) {
 	return it.sent, it.done
 }
 
-// take moves the parts that came to into.
-func (it *item) take(into []part) []part {
-	it.mu.Lock()
-	defer it.mu.Unlock()
-	into = append(into, it.parts...)
-	clear(it.parts)
-	it.parts = it.parts[:0]
-	return into
-}
-
 // leave drops what came and what will come.
 func (it *item) leave() {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	it.gone = true
-	for i := range it.parts {
-		it.parts[i].mem.Release()
-	}
-	clear(it.parts)
-	it.parts = it.parts[:0]
+	it.gone, it.over = true, true
+	it.parts.drop()
 }
 
 // order is the list of items to be answered in order: only the first may be woken.

@@ -14,7 +14,7 @@ func (d *Driver) Turn(ctx context.Context, req *infer.Request) error {
 		return nil
 	}
 	it := d.items.Get().(*item)
-	it.reset(req)
+	it.reset(req, 1)
 	it.push(part{final: true}, false)
 	d.mu.Lock()
 	d.order.add(it)
