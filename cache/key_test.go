@@ -124,6 +124,29 @@ func TestLoadAndContent(t *testing.T) {
 	}
 }
 
+// A request without its inputs is no other's: what was asked before stays, and nothing is made of it later.
+func TestSharedOfReleasedInputs(t *testing.T) {
+	k := NewKeys()
+	counted := func() *infer.Request {
+		r := request()
+		r.Memory = infer.NewBuffer(nil, func(*infer.Buffer) {})
+		return r
+	}
+	r := counted()
+	before := k.Query(subject(), r)
+	want, _ := before.Shared()
+	r.ReleaseInputs()
+	if got, ok := before.Shared(); !ok || got != want {
+		t.Error("the identity has changed with the inputs' end")
+	}
+	r = counted()
+	late := k.Query(subject(), r)
+	r.ReleaseInputs()
+	if _, ok := late.Shared(); ok {
+		t.Error("a request without its inputs has an identity")
+	}
+}
+
 // A request with so much beside its data that its form is compressed as a whole.
 func TestLongForms(t *testing.T) {
 	k := NewKeys()

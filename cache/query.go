@@ -89,13 +89,17 @@ func (q *Query) Done() {
 }
 
 // Shared is the request's identity between processes: SHA-256 of its canonical form
-// with the version's content in place of its load. False: the content is not known, and
-// the request must not be looked for in a shared level.
+// with the version's content in place of its load. False: the content is not known, or the
+// request's inputs are gone before anybody asked, and the request must not be looked for in a
+// shared level.
 func (q *Query) Shared() ([32]byte, bool) {
 	if q.Subject.Content == ([32]byte{}) {
 		return [32]byte{}, false
 	}
 	if !q.haveShared {
+		if q.Request.Released {
+			return [32]byte{}, false
+		}
 		q.buf = appendCanonical(q.buf[:0], q.Subject, q.Subject.Content[:], q.Request, whole)
 		q.shared, q.haveShared = sha256.Sum256(q.buf), true
 	}

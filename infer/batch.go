@@ -77,6 +77,9 @@ type Result struct {
 	// Free is set with More, at most once for a batch: its instance takes the next batch
 	// from now on. Requests without final answer stay open until the last result.
 	Free bool
+	// InputsRead is set with More, at most once for a batch and not before Free: nobody reads the
+	// batch's inputs any more.
+	InputsRead bool
 }
 
 // RequestResult is one response to the request at Index of the batch. Either Response

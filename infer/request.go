@@ -83,7 +83,8 @@ type RequestedOutput struct {
 }
 
 // Request is one inference request, decoded. Fields up to Memory are set by the front
-// end; Rows by validation. After validation it is read-only but for Times.
+// end; Rows by validation. After validation it is read-only but for Times, and
+// for what ReleaseInputs takes from it.
 type Request struct {
 	ID      string
 	Model   string
@@ -124,7 +125,8 @@ type Request struct {
 
 	// Memory is the counted memory under Inputs, or nil when they are plain
 	// garbage-collected bytes. The maker of the request releases its reference after
-	// the end has come; whoever reads later holds a reference of its own.
+	// the end has come; whoever reads later holds a reference of its own. It is nil from
+	// ReleaseInputs on.
 	Memory *Buffer
 
 	// Form, where it is not nil, is that of all requests whose front end read them from the
@@ -138,6 +140,7 @@ type Request struct {
 	Served    string // decimal version that was pinned for it; "" where none was
 	Decoupled bool   // its model may answer it any number of times; set once the model is pinned
 	Timings   bool   // the caller wants the times among the response's parameters
+	Released  bool   // ReleaseInputs was called: the inputs have no data any more
 
 	// Trace is set when the request is sampled: by pipeline.Start, or before it by who
 	// executes a step for another request (Trace.Child).
@@ -214,6 +217,21 @@ func (f *Form) SetValid(by any, rows int) {
 	if f != nil {
 		f.valid.Store(&validForm{by, rows})
 	}
+}
+
+// ReleaseInputs gives the memory under Inputs back before the end, with the maker's reference:
+// the data of the inputs is gone then. It is called where the request's answers are handed over,
+// so that its maker waits for the end meanwhile and no other answer is on its way.
+func (r *Request) ReleaseInputs() {
+	m := r.Memory
+	if m == nil {
+		return
+	}
+	r.Memory, r.Released = nil, true
+	for i := range r.Inputs {
+		r.Inputs[i].Data = nil
+	}
+	m.Release()
 }
 
 // Placed says that tensors of the request lie in clients' memory, or are to go there.

@@ -22,6 +22,8 @@ type connection struct {
 	lane   *lane // nil: no memory is shared. Set before the first call comes over it
 	laneOn atomic.Bool
 
+	tellRead atomic.Bool // the gateway takes word of inputs that are read no more
+
 	regions *region.Table // of clients' memory that batches may name
 	files   shm.Taker     // their descriptors on the way here
 	calls   *calls        // of its models

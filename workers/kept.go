@@ -21,6 +21,8 @@ type keptBatch struct {
 	ended bool       // guarded by mu: the last result was sent
 	freed bool       // guarded by mu: its instance takes other batches
 	given bool       // guarded by mu: the inputs were given back
+	told  bool       // guarded by mu: the gateway is to give them back, too
+	read  bool       // guarded by mu: and it was not told yet
 	watch []watched  // guarded by mu: by request
 }
 
@@ -172,6 +174,37 @@ func (k *keptBatch) Watch(i int, f func(cause error)) {
 func (k *keptBatch) Release() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.giveBack()
+}
+
+// ReleaseAll fits backend.Open.
+func (k *keptBatch) ReleaseAll() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ended || k.told {
+		return
+	}
+	k.told, k.read = true, k.x.inst.connection.tellRead.Load()
+	k.giveBack()
+	k.sayRead()
+}
+
+// sayRead tells the gateway that the inputs are read, of a batch that is freed; the word that frees
+// one says it as well. Where there is no memory for it the gateway keeps them until the batch ends,
+// as it does of other batches. The caller holds mu.
+func (k *keptBatch) sayRead() {
+	if !k.read || !k.freed || k.ended {
+		return
+	}
+	d := draft{result: wire.Result{ID: k.x.batch.ID, More: true, InputsRead: true}}
+	if err := k.x.inst.transport.send(k.x, &d); err != nil {
+		k.x.inst.log.Debug("the gateway was not told that a batch's inputs are read", "error", err)
+	}
+	k.read = false
+}
+
+// giveBack lets go of what the worker has for the inputs. The caller holds mu.
+func (k *keptBatch) giveBack() {
 	if k.ended || k.given {
 		return
 	}
@@ -225,8 +258,10 @@ func (k *keptBatch) flush() {
 
 // sendFree says that the instance takes another batch. The caller holds mu.
 func (k *keptBatch) sendFree() error {
-	d := draft{result: wire.Result{ID: k.x.batch.ID, More: true, Free: true}}
-	return k.x.inst.transport.send(k.x, &d)
+	d := draft{result: wire.Result{ID: k.x.batch.ID, More: true, Free: true, InputsRead: k.read}}
+	err := k.x.inst.transport.send(k.x, &d)
+	k.read = k.read && err != nil
+	return err
 }
 
 // opens are the batches that an instance has kept.

@@ -129,6 +129,9 @@ func (k *keeper) next(t *testing.T) (text string, data []byte) {
 	if res.Free {
 		text += " free"
 	}
+	if res.InputsRead {
+		text += " read"
+	}
 	for _, r := range res.Responses {
 		text += fmt.Sprintf(" %d:", r.Index)
 		switch {
@@ -548,6 +551,56 @@ func TestKeepIsChecked(t *testing.T) {
 	if got, _ := none.next(t); !strings.Contains(got, "declares no open requests") || none.open != 0 {
 		t.Errorf("got %q with %d open requests", got, none.open)
 	}
+}
+
+// ReleaseAll tells the gateway once, with the word that frees the batch or behind it, and what is
+// answered then names no input.
+func TestReleaseAllTellsTheGateway(t *testing.T) {
+	eachWay(t, func(t *testing.T, stream bool) {
+		early := make(chan backend.Open, 1)
+		k := startKeeper(t, keeperConfig{open: 8, stream: stream, execute: func(b backend.Batch) error {
+			o, err := b.Keep()
+			if err == nil {
+				o.ReleaseAll()
+				early <- o
+			}
+			return err
+		}})
+		k.send(t, 1, 2)
+		one := <-early
+		k.want(t, "1 more free read")
+		one.ReleaseAll()
+		if n := len(one.Requests()[0].Inputs()); n > 0 {
+			t.Errorf("%d inputs are left", n)
+		}
+		for i := range 2 {
+			fine(t, one.Respond(i, []infer.Tensor{{Name: "OUTPUT0", Datatype: infer.FP32, Shape: []int64{1, 1}, Data: make([]byte, 4)}}, nil, true))
+		}
+		k.want(t, "1 more 0:final")
+		k.want(t, "1 1:final")
+		one.ReleaseAll() // behind the end
+		late := startKeeper(t, keeperConfig{open: 8, stream: stream})
+		late.send(t, 7, 1)
+		o := late.kept(t)
+		late.want(t, "7 more free")
+		o.Release()
+		o.ReleaseAll()
+		late.want(t, "7 more read")
+		fine(t, o.Fail(0, infer.Errorf(infer.NotFound, "no")))
+		late.want(t, "7 0:not found/")
+	})
+}
+
+// A gateway that did not ask for word of inputs hears none.
+func TestReleaseAllOfAnOldGateway(t *testing.T) {
+	k := startKeeper(t, keeperConfig{open: 8})
+	must(k.client.Hello(ctx(t), &worker.HelloRequest{Protocol: workers.Protocol, Lane: []uint32{wire.Table}}))(t)
+	k.send(t, 1, 1)
+	o := k.kept(t)
+	k.want(t, "1 more free")
+	o.ReleaseAll()
+	fine(t, o.Fail(0, infer.Errorf(infer.NotFound, "no")))
+	k.want(t, "1 0:not found/")
 }
 
 // A sequence's next request needs the end of the one before it: the instance is free then.

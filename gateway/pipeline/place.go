@@ -27,6 +27,9 @@ func (p *Pipeline) staged(ctx context.Context, m Model, req *infer.Request, send
 	if p.deps.Regions == nil {
 		return infer.ErrNoRegions()
 	}
+	regions := req.Memory // the outputs go there, however early the inputs are given back
+	regions.Retain()
+	defer regions.Release()
 	if err := p.bring(ctx, req); err != nil {
 		return err
 	}

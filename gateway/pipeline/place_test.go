@@ -18,6 +18,7 @@ type echoing struct {
 	takes bool
 	saw   []infer.Tensor
 	lies  error
+	read  func(*infer.Request) // called when it has read the inputs; nil: nothing is
 }
 
 func (m *echoing) Places(*infer.Request) bool { return m.takes }
@@ -45,6 +46,9 @@ func (m *echoing) Do(_ context.Context, req *infer.Request, send infer.SendFunc)
 		out.Place = req.Outputs[0].Place
 	} else {
 		out.Data = slices.Clone(req.Inputs[0].Data)
+	}
+	if m.read != nil {
+		m.read(req)
 	}
 	return send(&infer.Response{Final: true, Outputs: []infer.Tensor{out}, Memory: infer.NewBuffer(nil, func(*infer.Buffer) { m.freed++ })})
 }
@@ -80,12 +84,14 @@ func TestPlaces(t *testing.T) {
 		m     echoing
 		room  uint64
 		cut   bool // the client's file, before
+		gives bool // the inputs back, before its answer
 		want  string
 		code  infer.Code // of the error
 		steps []string
 	}{
 		{name: "direct", m: echoing{takes: true}, room: 4, steps: []string{"validate", "do", "present", "done", "release"}},
 		{name: "staged", room: 8, want: "data", steps: []string{"validate", "check", "do", "present", "done", "release"}},
+		{name: "staged, inputs given back", room: 8, gives: true, want: "data", steps: []string{"validate", "check", "do", "present", "done", "release"}},
 		{name: "too small", room: 3, code: infer.Internal, steps: []string{"validate", "check", "do", "failed", "release"}},
 		{name: "truncated", room: 4, cut: true, code: infer.InvalidArg, steps: []string{"validate", "failed", "release"}},
 		{name: "no text", m: echoing{lies: infer.Errorf(infer.InvalidArg, "short")}, room: 4, code: infer.InvalidArg,
@@ -115,6 +121,9 @@ func TestPlaces(t *testing.T) {
 					fails = c.m.model.fails
 				}
 				m.model = &model{fails: fails}
+				if c.gives {
+					m.read = givesBack(t, r)
+				}
 				p := New(Config{}, Deps{Models: echoes{models{m.model}, &m}, Regions: workers})
 				req := placedRequest(t, r, c.room)
 				if c.cut {
@@ -123,12 +132,7 @@ func TestPlaces(t *testing.T) {
 					}
 				}
 				answers := 0
-				to := placedSink{&answers, &err}
-				if !started {
-					err = carry(t.Context(), p, req, to.Send)
-				} else if wait := p.Start(t.Context(), req, to); wait != nil {
-					wait()
-				}
+				err = answered(t, p, req, placedSink{&answers, &err}, started)
 				req.Memory.Release()
 				if (err == nil) != (c.code == 0) || err != nil && infer.CodeOf(err) != c.code {
 					t.Errorf("got %v, want %v", err, c.code)
@@ -149,6 +153,26 @@ func TestPlaces(t *testing.T) {
 			})
 		}
 	}
+}
+
+// givesBack gives a request's inputs back, and the region that its answer goes to must be held.
+func givesBack(t *testing.T, r *regions.Registry) func(*infer.Request) {
+	return func(req *infer.Request) {
+		if req.ReleaseInputs(); r.InUse() == 0 {
+			t.Error("nobody holds the region that the answer goes to")
+		}
+	}
+}
+
+// answered has a request answered, waited for or not.
+func answered(t *testing.T, p *Pipeline, req *infer.Request, to placedSink, started bool) error {
+	if !started {
+		return carry(t.Context(), p, req, to.Send)
+	}
+	if wait := p.Start(t.Context(), req, to); wait != nil {
+		wait()
+	}
+	return *to.err
 }
 
 // placedSink wants an answer whose output is in its place.

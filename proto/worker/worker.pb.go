@@ -459,7 +459,8 @@ type HelloRequest struct {
 	// The byte tables of the local lane that the gateway speaks, by their number; none where
 	// it shares no memory with the worker.
 	Lane          []uint32 `protobuf:"varint,3,rep,packed,name=lane,proto3" json:"lane,omitempty"`
-	Calls         bool     `protobuf:"varint,10,opt,name=calls,proto3" json:"calls,omitempty"` // the gateway answers calls of models
+	Calls         bool     `protobuf:"varint,10,opt,name=calls,proto3" json:"calls,omitempty"`                             // the gateway answers calls of models
+	InputsRead    bool     `protobuf:"varint,11,opt,name=inputs_read,json=inputsRead,proto3" json:"inputs_read,omitempty"` // the gateway takes Result.inputs_read; else it must not be set
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -518,6 +519,13 @@ func (x *HelloRequest) GetLane() []uint32 {
 func (x *HelloRequest) GetCalls() bool {
 	if x != nil {
 		return x.Calls
+	}
+	return false
+}
+
+func (x *HelloRequest) GetInputsRead() bool {
+	if x != nil {
+		return x.InputsRead
 	}
 	return false
 }
@@ -2606,8 +2614,12 @@ type Result struct {
 	Responses []*Response            `protobuf:"bytes,5,rep,name=responses,proto3" json:"responses,omitempty"` // of single requests, in place of outputs
 	Compute   *ComputeTimes          `protobuf:"bytes,6,opt,name=compute,proto3" json:"compute,omitempty"`     // of the batch; with more, of the request that it answers
 	// With more, once for a batch: its instance takes the next batch from now on, and this
-	// batch stays open until its last result. Its inputs stay until then as well.
-	Free          bool `protobuf:"varint,7,opt,name=free,proto3" json:"free,omitempty"`
+	// batch stays open until its last result. Its inputs stay until then, or inputs_read.
+	Free bool `protobuf:"varint,7,opt,name=free,proto3" json:"free,omitempty"`
+	// With more, once for a batch, in the result that frees it or behind that: the worker reads the
+	// batch's inputs no more, and no output of this result or a later one is an input. The gateway
+	// gives their memory back, and executes none of the batch's requests a second time.
+	InputsRead    bool `protobuf:"varint,8,opt,name=inputs_read,json=inputsRead,proto3" json:"inputs_read,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2687,6 +2699,13 @@ func (x *Result) GetCompute() *ComputeTimes {
 func (x *Result) GetFree() bool {
 	if x != nil {
 		return x.Free
+	}
+	return false
+}
+
+func (x *Result) GetInputsRead() bool {
+	if x != nil {
+		return x.InputsRead
 	}
 	return false
 }
@@ -4427,13 +4446,15 @@ var File_proto_worker_worker_proto protoreflect.FileDescriptor
 
 const file_proto_worker_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x19proto/worker/worker.proto\x12\x10sluice.worker.v2\x1a$proto/modelconfig/model_config.proto\"}\n" +
+	"\x19proto/worker/worker.proto\x12\x10sluice.worker.v2\x1a$proto/modelconfig/model_config.proto\"\x9e\x01\n" +
 	"\fHelloRequest\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12'\n" +
 	"\x0fgateway_version\x18\x02 \x01(\tR\x0egatewayVersion\x12\x12\n" +
 	"\x04lane\x18\x03 \x03(\rR\x04lane\x12\x14\n" +
 	"\x05calls\x18\n" +
-	" \x01(\bR\x05calls\"\xf9\x01\n" +
+	" \x01(\bR\x05calls\x12\x1f\n" +
+	"\vinputs_read\x18\v \x01(\bR\n" +
+	"inputsRead\"\xf9\x01\n" +
 	"\rHelloResponse\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12%\n" +
 	"\x0eworker_version\x18\x02 \x01(\tR\rworkerVersion\x12\x10\n" +
@@ -4617,7 +4638,7 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\arequest\x18\x02 \x01(\rR\arequest\"]\n" +
 	"\x0fExecuteResponse\x120\n" +
 	"\x06result\x18\x01 \x01(\v2\x18.sluice.worker.v2.ResultR\x06result\x12\x18\n" +
-	"\atensors\x18\x02 \x03(\fR\atensors\"\x9d\x02\n" +
+	"\atensors\x18\x02 \x03(\fR\atensors\"\xbe\x02\n" +
 	"\x06Result\x12\x14\n" +
 	"\x05batch\x18\x01 \x01(\x04R\x05batch\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12-\n" +
@@ -4625,7 +4646,9 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\aoutputs\x18\x04 \x03(\v2\x18.sluice.worker.v2.OutputR\aoutputs\x128\n" +
 	"\tresponses\x18\x05 \x03(\v2\x1a.sluice.worker.v2.ResponseR\tresponses\x128\n" +
 	"\acompute\x18\x06 \x01(\v2\x1e.sluice.worker.v2.ComputeTimesR\acompute\x12\x12\n" +
-	"\x04free\x18\a \x01(\bR\x04free\"\x95\x01\n" +
+	"\x04free\x18\a \x01(\bR\x04free\x12\x1f\n" +
+	"\vinputs_read\x18\b \x01(\bR\n" +
+	"inputsRead\"\x95\x01\n" +
 	"\x06Output\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\tdata_type\x18\x02 \x01(\x0e2\x13.inference.DataTypeR\bdataType\x12\x14\n" +

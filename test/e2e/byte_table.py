@@ -82,10 +82,10 @@ class Table:
 
     def result(self):
         version, kind, bits, code = self.take("BBBB")
-        assert (version, kind) == (2, 2) and bits in (0, 1, 3)
+        assert (version, kind) == (2, 2) and bits in (0, 1, 3, 5, 7)
         number, *compute = self.take("Qqqq")
-        return {"batch": str(number), "more": bool(bits & 1), "free": bool(bits & 2), "error": self.error(code),
-                "compute": dict(zip(("input", "infer", "output"), map(str, compute))),
+        return {"batch": str(number), "more": bool(bits & 1), "free": bool(bits & 2), "inputs_read": bool(bits & 4),
+                "error": self.error(code), "compute": dict(zip(("input", "infer", "output"), map(str, compute))),
                 "outputs": [self.output() for _ in range(self.take("I"))], "responses": [self.response() for _ in range(self.take("I"))]}
 
 

@@ -235,6 +235,57 @@ def test_shutdown_waits(built, folder):
     assert sorted(answers) == [0, 0, 1, 2, 3], "four answers, and the exit status"
 
 
+def large(client, value, delay):
+    """A request of 20 MB, answered late."""
+    n = 5 << 19
+    return repeat(client, np.full(n, value), np.concatenate(([delay], np.zeros(n - 1))))
+
+
+def arena(server):
+    return next(float(line.rsplit(" ", 1)[1]) for line in server.metrics_text().splitlines() if line.startswith("sluice_request_arena_used_bytes"))
+
+
+@pytest.mark.parametrize("flags", [("--http-transport=sluice", "--grpc-transport=sluice"), ("--http-transport=library", "--grpc-transport=library"),
+                                   ("--worker-stream=true",)], ids=["sluice", "library", "stream"])
+def test_inputs_are_given_back_before_the_answer(built, tmp_path, flags):
+    """Of 32 MiB two requests of 20 MB are open at a time, where their inputs are given back; their worker's death ends them."""
+    for name, text in (("keeps", REPEAT), ("gives", REPEAT + 'parameters { key: "release_inputs" value { string_value: "true" } }\n')):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text(text)
+    server = serve(tmp_path, "--request-arena-byte-size=33554432", *flags)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            at_rest = arena(server)
+
+            def ask(model, library, value, delay):
+                address = server.grpc if library is grpcclient else server.http
+                with library.InferenceServerClient(address) as client:
+                    return int(client.infer(model, large(library, value, delay)).as_numpy("OUT")[0])
+            kept = pool.submit(ask, "keeps", httpclient, 1, 4000)
+            harness.wait_for(lambda: busy(server, "keeps") == 1, 10, "an open request")
+            assert arena(server) - at_rest > 20e6
+            with pytest.raises(InferenceServerException):
+                ask("keeps", httpclient, 2, 0)
+            assert kept.result(30) == 1
+            harness.wait_for(lambda: arena(server) - at_rest < 1e6, 5, "free memory")
+            given = []
+            for library in (httpclient, grpcclient, httpclient):
+                given.append(pool.submit(ask, "gives", library, len(given), 60000 if len(given) < 2 else 1))
+                if len(given) < 3:
+                    time.sleep(1)  # it has come, and waits for its answer
+                    harness.wait_for(lambda: busy(server, "gives") == 1 and arena(server) - at_rest < 1e6, 5, "an open request without inputs")
+                    assert not given[-1].done()
+            assert given[2].result(30) == 2
+            for pid in server.workers():
+                os.kill(pid, signal.SIGKILL)
+            for lost in given[:2]:
+                with pytest.raises(InferenceServerException, match="worker process ended"):
+                    lost.result(30)
+            assert ask("gives", grpcclient, 5, 1) == 5, "an answer of the next worker"
+    finally:
+        assert server.stop() == 0
+
+
 def test_request_that_is_never_answered(built, folder):
     """Its model is named in the log."""
     server = serve(folder, "--open-request-timeout-secs=1")

@@ -203,8 +203,13 @@ type Open interface {
 	// cancelled already.
 	Watch(i int, f func(cause error))
 	// Release gives the inputs of all requests back before their answers: they may not be
-	// read any more.
+	// read any more. The gateway keeps its own, to have the requests executed again if this
+	// worker is lost.
 	Release()
+	// ReleaseAll is Release, and has the gateway give back the inputs' memory as well, as soon
+	// as the instance is free: what a client sent is gone before its answer. So a request that
+	// was not answered when the worker is lost fails, and none may ask for Repeat.
+	ReleaseAll()
 
 	Memory
 }

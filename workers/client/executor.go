@@ -132,6 +132,12 @@ func (e *executor) part(b *infer.Batch, o *open, r *infer.Result) (woke bool, er
 			return b.Woke, err
 		}
 	}
+	if r.InputsRead {
+		if err = e.inputsRead(b, o); err != nil {
+			r.Memory.Release()
+			return b.Woke, err
+		}
+	}
 	if o != nil {
 		return o.deliver(b, r), nil
 	}

@@ -121,6 +121,20 @@ func (l *liar) lie(kind string, box uint32, off, n int64) error {
 		}
 	case "frees without room":
 		r = wire.Result{ID: b.ID, More: true, Free: true}
+	case "read before free":
+		r = wire.Result{ID: b.ID, More: true, InputsRead: true}
+	case "read twice":
+		r = wire.Result{ID: b.ID, More: true, Free: true, InputsRead: true}
+		if err := l.send(kind, c, &r); err != nil {
+			return err
+		}
+	case "passes what is read":
+		r = wire.Result{ID: b.ID, More: true, Free: true, InputsRead: true}
+		if err := l.send(kind, c, &r); err != nil {
+			return err
+		}
+		output.Data = wire.IsInput(0, int64(len(b.Inputs[0].Segments)))
+		r = wire.Result{ID: b.ID, Responses: []wire.Response{{Final: true, Outputs: []wire.Output{output}}}}
 	case "frees at the end":
 		r = wire.Result{ID: b.ID, Free: true}
 	case "frees twice":

@@ -11,7 +11,7 @@ import (
 const maxOpen = 1 << 16
 
 // open is a batch that was freed: its instance takes others, and its last result is still to
-// come. But for turn and ended, the executor's mu guards it.
+// come. But for read, turn and ended, the executor's mu guards it.
 type open struct {
 	batch    *infer.Batch
 	block    []byte   // where its descriptor stands in the arena; nil: nowhere
@@ -20,6 +20,7 @@ type open struct {
 	answered answered
 	silences []silence // by request; nil: nobody has looked at it yet
 	silent   bool      // its requests have their answers or were failed, and it has not ended
+	read     bool      // its inputs are read no more; the goroutine's that reads results
 
 	// turn is held during Deliver: results come of who reads them and of failSilent. It is
 	// taken before the executor's mu.

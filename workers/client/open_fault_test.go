@@ -18,6 +18,9 @@ func describeResult(r *infer.Result) (s string) {
 	if r.Free {
 		s += "free "
 	}
+	if r.InputsRead {
+		s += "read "
+	}
 	if r.More && r.Outputs != nil {
 		s += "of all " // also an empty one is an answer
 	}
@@ -44,9 +47,11 @@ func expect(t *testing.T, results chan *infer.Result, want string) {
 	}
 }
 
-// A worker that frees a batch twice, or more than it said that it would, is replaced.
+// A worker that frees a batch twice, or more than it said that it would, is replaced, and so is one that says
+// of inputs that they are read where they can't be, or names them as an answer then.
 func TestLiarFrees(t *testing.T) {
-	for kind, first := range map[string]string{"frees twice": "free ", "frees without room": "", "frees at the end": ""} {
+	for kind, first := range map[string]string{"frees twice": "free ", "frees without room": "", "frees at the end": "",
+		"read before free": "", "read twice": "free read ", "passes what is read": "free read "} {
 		t.Run(kind, func(t *testing.T) {
 			l := as("liar")
 			l.Env = append(l.Env, lieEnv+"="+kind)

@@ -64,6 +64,28 @@ func testOpenBatches(t *testing.T, w *Workers) {
 	expect(t, slowResults, "end")
 }
 
+// Inputs that are read no more are given back while the batch is open: nothing is left of them in
+// the arena.
+func TestInputsReadAreFreed(t *testing.T) {
+	w := start(t, Config{Local: []LocalWorker{as("worker")}})
+	s := repeatSpec(false)
+	s.Config.Parameters = map[string]*modelconfig.ModelParameter{"release_inputs": {StringValue: "true"}}
+	v := load(t, w, s)
+	defer unload(t, v)
+	e := v.Executor(0).(*executor)
+	b, results := repeats(200)
+	e.Execute(b)
+	expect(t, results, "free read ")
+	e.mu.Lock()
+	o := e.opens.find(b.ID)
+	if o == nil || !o.read || len(o.copies) > 0 || o.block == nil || len(o.flags) != 1 {
+		t.Errorf("the open batch is %+v", o)
+	}
+	e.mu.Unlock()
+	e.Cancel(b, 0) // its flags are there still
+	expect(t, results, "cancelled end")
+}
+
 // A request of an open batch is cancelled, and not one of the batch that came behind it.
 func testCancelOpen(t *testing.T, w *Workers) {
 	v := load(t, w, repeatSpec(false))

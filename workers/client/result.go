@@ -34,7 +34,7 @@ type received struct {
 func (r *received) setResult(w *wire.Result, b *infer.Batch, mem viewer) error {
 	r.rest = r.shapes[:]
 	out := &r.result
-	out.More, out.Free, out.Compute = w.More, w.Free, w.Compute
+	out.More, out.Free, out.InputsRead, out.Compute = w.More, w.Free, w.InputsRead, w.Compute
 	if w.Err != "" {
 		out.Err = r.refusal(w.Code, w.Reason, w.Err)
 		return nil

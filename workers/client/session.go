@@ -234,7 +234,7 @@ func (s *session) start(ctx context.Context, c *Config) error {
 	defer stop()
 	local := s.memory != nil && !c.UseStream
 	var err error
-	ask := &workerpb.HelloRequest{Protocol: protocol, GatewayVersion: c.GatewayVersion}
+	ask := &workerpb.HelloRequest{Protocol: protocol, GatewayVersion: c.GatewayVersion, InputsRead: true}
 	if local {
 		ask.Lane = []uint32{wire.Table}
 	}

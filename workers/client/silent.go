@@ -48,6 +48,9 @@ func (e *executor) check(b *infer.Batch, done *answered, o *open) error {
 		defer e.mu.Unlock()
 		o.hear(&e.result)
 	}
+	if err := checkRead(&e.result, o); err != nil {
+		return err
+	}
 	return done.check(&e.result, b)
 }
 

@@ -162,7 +162,7 @@ func TestDecodeRefusesNumbers(t *testing.T) {
 	for n := range 256 {
 		src := AppendResult(nil, res)
 		src[2] = byte(n)
-		if err := DecodeResult(src, new(Result)); (err == nil) != (n == 0 || n == bitMore || n == bitMore|bitFree) {
+		if err := DecodeResult(src, new(Result)); (err == nil) != (n == 0 || n < 8 && n&bitMore != 0) {
 			t.Errorf("bits %d: %v", n, err)
 		}
 	}
@@ -201,6 +201,7 @@ func FuzzDecodeResult(f *testing.F) {
 	f.Add(AppendResult(nil, sampleResult()))
 	f.Add(AppendResult(nil, &Result{}))
 	f.Add(AppendResult(nil, &Result{More: true, Free: true}))
+	f.Add(AppendResult(nil, &Result{More: true, InputsRead: true}))
 	f.Fuzz(func(t *testing.T, src []byte) {
 		var r, again Result
 		if DecodeResult(src, &r) != nil {

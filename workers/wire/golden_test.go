@@ -41,6 +41,7 @@ func vectors() map[string]any {
 		"result_error":  &Result{ID: 7, Code: infer.Unavailable, Err: "no", Reason: infer.ReasonMemory},
 		"result_region": passed,
 		"result_free":   &Result{ID: 7, More: true, Free: true},
+		"result_read":   &Result{ID: 7, More: true, InputsRead: true},
 		"call":          sampleCall(),
 		"call_alone":    &Call{ID: 10, Handle: 40, Model: "other"},
 		"answer":        sampleAnswer(),
@@ -272,6 +273,7 @@ func TestMessagesRefused(t *testing.T) {
 		"duration":          func(m *worker.Result, _ *[][]byte) { m.Compute.Infer = -1 },
 		"datatype":          func(m *worker.Result, _ *[][]byte) { m.Outputs[0].DataType = 15 },
 		"free at the end":   func(m *worker.Result, _ *[][]byte) { m.Free = true },
+		"read at the end":   func(m *worker.Result, _ *[][]byte) { m.InputsRead = true },
 	} {
 		t.Run("result "+name, func(t *testing.T) {
 			v := vectors()["result"]

@@ -271,8 +271,8 @@ func (r *messageReader) shape(tensor string, shape []int64) []int64 {
 // ResultMessage is the message of res, which shares res's names and shapes. Data stands beside
 // it, one tensor for each output that lies in no region.
 func ResultMessage(res *Result) *worker.Result {
-	m := &worker.Result{Batch: res.ID, More: res.More, Free: res.Free, Error: errorMessage(res.Code, res.Reason, res.Err),
-		Outputs: outputMessages(res.Outputs)}
+	m := &worker.Result{Batch: res.ID, More: res.More, Free: res.Free, InputsRead: res.InputsRead,
+		Error: errorMessage(res.Code, res.Reason, res.Err), Outputs: outputMessages(res.Outputs)}
 	if res.Compute != (infer.ComputeTimes{}) {
 		m.Compute = &worker.ComputeTimes{Input: res.Compute.Input, Infer: res.Compute.Infer, Output: res.Compute.Output}
 	}
@@ -309,9 +309,13 @@ func outputMessages(outputs []Output) []*worker.Output {
 // the message's. An error is Internal.
 func ReadResult(m *worker.Result, tensors [][]byte, res *Result) error {
 	r := messageReader{tensors: tensors}
-	*res = Result{ID: m.GetBatch(), More: m.GetMore(), Free: m.GetFree(), Outputs: r.outputs(m.GetOutputs()), Responses: res.Responses[:0]}
+	*res = Result{ID: m.GetBatch(), More: m.GetMore(), Free: m.GetFree(), InputsRead: m.GetInputsRead(), Outputs: r.outputs(m.GetOutputs()),
+		Responses: res.Responses[:0]}
 	if res.Free && !res.More {
 		r.fail("a result ends its batch, and says that its instance is free beside it")
+	}
+	if res.InputsRead && !res.More {
+		r.fail("a result ends its batch, and says that its inputs are read beside it")
 	}
 	res.Code, res.Reason, res.Err = r.failure(m.GetError())
 	res.Compute = infer.ComputeTimes{Input: m.GetCompute().GetInput(), Infer: m.GetCompute().GetInfer(), Output: m.GetCompute().GetOutput()}

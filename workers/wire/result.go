@@ -51,7 +51,7 @@ func appendOutputs(dst []byte, outputs []Output) []byte {
 func DecodeResult(src []byte, res *Result) error {
 	r := reader{src: src}
 	r.begin(kindResult)
-	res.More, res.Free = r.ending()
+	r.ending(res)
 	res.Code = r.code()
 	res.ID = r.u64()
 	res.Compute.Input = r.positive("a duration")
@@ -80,6 +80,7 @@ func DecodeResult(src []byte, res *Result) error {
 const (
 	bitMore = 1
 	bitFree = 2 // with bitMore alone
+	bitRead = 4 // with bitMore alone
 )
 
 func endingNumber(res *Result) (n byte) {
@@ -89,16 +90,20 @@ func endingNumber(res *Result) (n byte) {
 	if res.Free {
 		n |= bitFree
 	}
+	if res.InputsRead {
+		n |= bitRead
+	}
 	return n
 }
 
-// ending reads whether other results of the batch follow, and whether its instance is free.
-func (r *reader) ending() (more, free bool) {
+// ending reads whether other results of the batch follow, whether its instance is free, and
+// whether its inputs are read.
+func (r *reader) ending(res *Result) {
 	n := r.u8()
-	if n > bitMore|bitFree || n == bitFree {
-		r.fail("a result ends its batch with %d, want 0, %d or %d", n, bitMore, bitMore|bitFree)
+	if n > bitMore|bitFree|bitRead || n != 0 && n&bitMore == 0 {
+		r.fail("a result ends its batch with %d, want 0, or %d with %d, %d or both", n, bitMore, bitFree, bitRead)
 	}
-	return n&bitMore != 0, n&bitFree != 0
+	res.More, res.Free, res.InputsRead = n&bitMore != 0, n&bitFree != 0, n&bitRead != 0
 }
 
 func (r *reader) outputs(dst []Output) []Output {

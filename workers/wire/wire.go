@@ -94,15 +94,16 @@ type Input struct {
 
 // Result is the worker's answer: the end of a batch, or with More set a part of it.
 type Result struct {
-	ID        uint64 // of the batch
-	More      bool
-	Free      bool         // with More: the instance takes its next batch, and this one stays open
-	Code      infer.Code   // of Err
-	Err       string       // the whole batch failed; "" otherwise
-	Reason    infer.Reason // of Err, where it is a refusal
-	Outputs   []Output     // of the whole batch
-	Responses []Response   // of single requests, in place of Outputs
-	Compute   infer.ComputeTimes
+	ID         uint64 // of the batch
+	More       bool
+	Free       bool         // with More: the instance takes its next batch, and this one stays open
+	InputsRead bool         // with More, of a freed batch: the worker reads its inputs no more
+	Code       infer.Code   // of Err
+	Err        string       // the whole batch failed; "" otherwise
+	Reason     infer.Reason // of Err, where it is a refusal
+	Outputs    []Output     // of the whole batch
+	Responses  []Response   // of single requests, in place of Outputs
+	Compute    infer.ComputeTimes
 }
 
 // Output is one tensor in the response arena, in the region where its request wanted it, one

@@ -91,10 +91,11 @@ class Job:
             result=w.Result(batch=self.batch.id, more=True, responses=[w.Response(request=request, final=final, outputs=headers(outputs))]),
             tensors=[t.data for t in outputs]))
 
-    def free(self):
-        """The instance takes its next batch, and this one stays open until end, which any thread may call."""
+    def free(self, inputs_read=False):
+        """The instance takes its next batch, and this one stays open until end, which any thread may call. With inputs_read the gateway
+        forgets the inputs, and executes none of the requests again should this worker end."""
         self.kept = True
-        self.send(w.ExecuteResponse(result=w.Result(batch=self.batch.id, more=True, free=True)))
+        self.send(w.ExecuteResponse(result=w.Result(batch=self.batch.id, more=True, free=True, inputs_read=inputs_read)))
 
     def call(self, model, inputs, request=0, stream=False):
         """Asks the gateway for an inference, for one of the batch's requests; gives its answers, each a list of tensors, as they come."""

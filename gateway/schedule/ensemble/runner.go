@@ -203,7 +203,7 @@ func (r *runner) call(j job) (c *call, err error) {
 	}
 	m := r.pins[j.step]
 	c = r.newCall(j, m)
-	defer c.req.Memory.Release()
+	defer func() { c.req.Memory.Release() }() // nil where the step gave it back before
 	take := c.take
 	if r.run.p.decoupled[j.step] {
 		take = func(resp *infer.Response) error { return r.part(j, c, resp) }

@@ -196,6 +196,20 @@ func TestChain(t *testing.T) {
 	}
 }
 
+// A step that gives its inputs back before its answer takes them from no other step.
+func TestStepGivesInputsBack(t *testing.T) {
+	var b *bench
+	early := func(_ context.Context, req *infer.Request, send infer.SendFunc) error {
+		resp := b.steps.echo(req, "")
+		req.ReleaseInputs()
+		return send(resp)
+	}
+	b = newBench(t, steps("step a IN -> M", "step b M IN -> OUT"), map[string]model{"a": {run: early}, "b": {run: early}})
+	if got, err := b.do(t.Context(), &infer.Request{}); err != nil || len(got) != 1 || got[0] != "OUT=b(a(x),x) ." {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
 // Steps that don't need each other run at the same time.
 func TestParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

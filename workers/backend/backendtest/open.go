@@ -171,6 +171,9 @@ func (o *openBatch) Watch(i int, f func(cause error)) {
 	}
 }
 
+// ReleaseAll fits backend.Open: nobody else has the inputs.
+func (o *openBatch) ReleaseAll() { o.Release() }
+
 // Release fits backend.Open. The inputs are gone afterwards, so that who reads them is found
 // out.
 func (o *openBatch) Release() {

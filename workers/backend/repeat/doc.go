@@ -24,6 +24,9 @@
 //   - padding: each answer has a response parameter padding of so many characters.
 //   - echo: each answer has the request's other parameters as response parameters.
 //
+// Where the model config's parameter release_inputs is "true", inputs are given back while answers
+// are still to come, up to the gateway (backend.Open.ReleaseAll).
+//
 // Delays end early when the request is cancelled, which then fails. An Instance is for
 // one goroutine; the rest may be called by any number.
 package repeat

@@ -77,7 +77,8 @@ func (repeat) Load(_ context.Context, spec backend.Spec) (backend.Model, error) 
 			return nil, err
 		}
 	}
-	return &model{allowCrash: c.GetParameters()["allow_crash"].GetStringValue() == "true", decoupled: c.GetModelTransactionPolicy().GetDecoupled()}, nil
+	set := func(name string) bool { return c.GetParameters()[name].GetStringValue() == "true" }
+	return &model{allowCrash: set("allow_crash"), decoupled: c.GetModelTransactionPolicy().GetDecoupled(), releaseAll: set("release_inputs")}, nil
 }
 
 func missing(t tensor) error {
@@ -98,6 +99,7 @@ func (t tensor) check(dt modelconfig.DataType, dims []int64) error {
 type model struct {
 	allowCrash bool
 	decoupled  bool
+	releaseAll bool // what requests sent is gone while they wait
 }
 
 // NewInstance fits backend.Model.
@@ -139,7 +141,11 @@ func (inst *instance) Execute(b backend.Batch) error {
 		return err
 	}
 	ask.own()
-	open.Release()
+	if inst.model.releaseAll {
+		open.ReleaseAll()
+	} else {
+		open.Release()
+	}
 	gone, done := make(chan struct{}), make(chan struct{})
 	open.Watch(0, func(cause error) {
 		if infer.ReasonOf(cause) != infer.ReasonDeadline { // which bounds the queue alone

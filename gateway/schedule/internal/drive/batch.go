@@ -15,7 +15,7 @@ type batch struct {
 	infer.Batch
 	d        *Driver
 	items    []*item
-	mems     []*infer.Buffer // under the requests; one reference each
+	mems     []*infer.Buffer // under the requests; one reference each, nil where it was given back
 	instance int
 	life     uint64
 	era      int   // of the core that formed it
@@ -27,6 +27,7 @@ type batch struct {
 	// Guarded by Driver.mu.
 	ended      bool
 	freed      bool   // its instance takes other batches, and requests of it are open
+	read       bool   // with freed: its inputs are read no more
 	prev, next *batch // inflight
 	post       *batch // the next one to be posted by whoever formed this
 	nulls      int    // items that are null requests

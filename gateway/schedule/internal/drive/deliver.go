@@ -48,6 +48,10 @@ func (d *Driver) deliverFrom(it *item, p *part, resp *infer.Response, patient bo
 		}
 	}()
 	for ok := true; ok; *p, ok = it.claim(true) {
+		if p.read {
+			it.req.ReleaseInputs()
+			continue
+		}
 		var err error
 		if resp == nil {
 			resp, err = d.reply(it, p)

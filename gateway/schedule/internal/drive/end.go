@@ -185,10 +185,11 @@ func (b *batch) release(again []bool) {
 }
 
 // retryLocked puts an item back into the line if it may be tried again: it belongs to
-// no sequence whose state was lost, no answer of it was sent, someone waits for it, and it is its first loss.
+// no sequence whose state was lost, no answer of it was sent, its inputs are there, someone waits for it, and it is its
+// first loss.
 func (b *batch) retryLocked(it *item) bool {
 	d := b.d
-	if sent, _ := it.state(); sent || it.left || it.null || !it.req.Correlation.IsZero() && !d.cfg.Sequences {
+	if sent, _ := it.state(); sent || b.read || it.left || it.null || !it.req.Correlation.IsZero() && !d.cfg.Sequences {
 		return false
 	}
 	if !d.core.Again(&it.Entry) {

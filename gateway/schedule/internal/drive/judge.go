@@ -47,6 +47,9 @@ func (b *batch) part(res *infer.Result, t times, now int64) {
 		b.d.carry(&n)
 	}
 	b.hand(res, t)
+	if res.InputsRead {
+		b.inputsRead()
+	}
 	b.d.advance()
 }
 
@@ -81,7 +84,7 @@ func (b *batch) repeatLocked(e *ending) {
 			continue
 		}
 		it := b.items[r.Index]
-		if _, done := it.state(); done || it.left || it.null {
+		if _, done := it.state(); done || it.left || it.null || b.read {
 			continue
 		}
 		if !b.d.core.Repeat(&it.Entry) {

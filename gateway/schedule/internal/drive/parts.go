@@ -2,15 +2,16 @@ package drive
 
 import "github.com/sluice-serve/sluice/infer"
 
-// part is one answer on its way to its caller.
+// part is one answer on its way to its caller, or word for who has its inputs.
 type part struct {
 	result *infer.Result   // of the whole batch, to be cut
 	resp   *infer.Response // or of this request alone
 	mem    *infer.Buffer   // one reference
 	err    error
 	final  bool
-	first  int // row of this request in result
-	index  int // of this request in batch
+	read   bool // no answer: the inputs are read no more
+	first  int  // row of this request in result
+	index  int  // of this request in batch
 	batch  *batch
 	times  times
 }
