@@ -350,7 +350,7 @@ func (d *desk) start(k *openCall, req *infer.Request, call *wire.Call, outputs [
 
 // infer runs a call that begin has opened.
 func (d *desk) infer(k *openCall, req *infer.Request) {
-	r := &run{desk: d, call: k, memory: req.Memory}
+	r := &run{desk: d, call: k, req: req}
 	d.running.Add(1)
 	begin := func() (wait func(), err error) {
 		defer func() {
@@ -381,10 +381,10 @@ func guarded(f func() error) (err error) {
 
 // run is one inference on its way; it fits infer.Sink.
 type run struct {
-	desk   *desk
-	call   *openCall
-	memory *infer.Buffer   // under the inputs
-	last   *infer.Response // the one answer of a call that takes no stream; or the final one of a stream
+	desk *desk
+	call *openCall
+	req  *infer.Request
+	last *infer.Response // the one answer of a call that takes no stream; or the final one of a stream
 }
 
 // Large fits infer.Sink.
@@ -422,7 +422,7 @@ func (r *run) Send(resp *infer.Response) error {
 func (r *run) Done(err error) infer.Flusher {
 	defer r.desk.running.Done()
 	defer r.call.cancel(nil)
-	r.memory.Release()
+	r.req.Memory.Release()
 	resp := r.last
 	if err != nil && resp != nil {
 		resp.Memory.Release()

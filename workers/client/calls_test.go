@@ -50,6 +50,12 @@ func (f *fakeCalls) Infer(ctx context.Context, from *Calling, req *infer.Request
 			to.Done(infer.Errorf(infer.Cancelled, "cancelled: %w", context.Cause(ctx)))
 			return
 		}
+		if req.Model == "read" {
+			outputs := []infer.Tensor{{Name: "OUTPUT0", Datatype: infer.Uint8, Shape: []int64{0}}}
+			req.ReleaseInputs()
+			to.Done(to.Send(&infer.Response{Outputs: outputs, Final: true}))
+			return
+		}
 		outputs := []infer.Tensor{req.Inputs[0], {Name: "OUTPUT1", Datatype: infer.Uint8, Shape: []int64{3}, Data: []byte{1, 2, 3}}}
 		outputs[0].Name = "OUTPUT0"
 		if req.Inputs[0].Data != nil {
@@ -142,6 +148,19 @@ func TestCallsGiveMemoryBack(t *testing.T) {
 		if n := len(f.seen()); n != 200 {
 			t.Errorf("%d calls were seen, want 200", n)
 		}
+	})
+}
+
+// A called model may give a call's inputs back before its answer: they go once.
+func TestCallsWhoseInputsAreGivenBack(t *testing.T) {
+	eachCaller(t, func(t *testing.T, w *Workers, v *Version, f *fakeCalls) {
+		b, results := composed(16<<10, infer.Params{param("call", "read"), param("times", 200)})
+		v.Executor(0).Execute(b)
+		r := wait(t, results)
+		if got := answerOf(t, r); len(got) != 1 || len(got[0].Data) != 0 {
+			t.Errorf("the answer has %d outputs, or others than the call's", len(got))
+		}
+		r.Memory.Release()
 	})
 }
 
