@@ -137,7 +137,7 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	g.models = repository.New(repo,
 		repository.Deps{Forget: g.forget, Workers: repositoryWorkers{g.workers}, NewStats: g.newStats, NewScheduler: g.newScheduler, GPUMemory: g.gpuMemory,
 			Agents: agents{agent.New(r.Agents, g.logger)}, Stores: g.store,
-			Changed: func() { g.control.Changed() }, Log: g.logger})
+			Changed: g.stateChanged, Log: g.logger})
 	if err := g.openTracing(); err != nil {
 		return err
 	}
@@ -180,11 +180,14 @@ func (g *Gateway) newStats(m *repository.Model) repository.Stats {
 	return s
 }
 
+// stateChanged follows what is ready, and what serves.
+func (g *Gateway) stateChanged() { g.control.Changed() }
+
 func (g *Gateway) newScheduler(m *repository.Model, instances []infer.Executor) (schedule.Scheduler, error) {
 	return g.schedule(m, schedule.Deps{Executors: instances, Memory: g.layout(m),
 		Observer: m.Stats(), Clock: g.alarm, IDs: &g.batches, Log: g.logger,
 		Steps: steps{g.models, g.pipeline, m.Namespace()}, States: m.States(), Sequences: g.sequenceRules(),
-		WorkerWait: m.WorkerWait()})
+		WorkerWait: m.WorkerWait(), Changed: g.stateChanged})
 }
 
 // Run loads the models, serves until ctx ends or a listener fails, and then stops:

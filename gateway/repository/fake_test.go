@@ -104,7 +104,6 @@ func (s *fakeScheduler) Do(context.Context, *infer.Request, infer.SendFunc) erro
 func (s *fakeScheduler) Start(context.Context, *infer.Request, infer.Sink) bool   { return false }
 func (s *fakeScheduler) Turn(context.Context, *infer.Request) error               { return nil }
 func (s *fakeScheduler) Fault() error                                             { return nil }
-func (s *fakeScheduler) Notify(func())                                            {}
 func (s *fakeScheduler) Busy() int                                                { return 0 }
 func (s *fakeScheduler) set(i int, up bool)                                       { s.mu.Lock(); defer s.mu.Unlock(); s.up[i] = up }
 func (s *fakeScheduler) InstanceDown(i int)                                       { s.set(i, false) }

@@ -17,8 +17,6 @@ type faulty struct {
 	changed func()
 }
 
-func (s *faulty) Notify(changed func()) { s.changed = changed }
-
 func (s *faulty) Fault() error {
 	if err := s.fault.Load(); err != nil {
 		return *err
@@ -31,7 +29,9 @@ func (s *faulty) set(err error) {
 	if err == nil {
 		s.fault.Store(nil)
 	}
-	s.changed()
+	if s.changed != nil {
+		s.changed()
+	}
 }
 
 // A version whose scheduler can't serve is not ready, nor is what needs it; the index says
@@ -42,7 +42,7 @@ func TestFaultyScheduler(t *testing.T) {
 	d := deps(w)
 	var made []*faulty
 	d.NewScheduler = func(_ *Model, instances []infer.Executor) (schedule.Scheduler, error) {
-		s := &faulty{fakeScheduler: fakeScheduler{up: map[int]bool{}}}
+		s := &faulty{fakeScheduler: fakeScheduler{up: map[int]bool{}}, changed: d.Changed}
 		made = append(made, s)
 		return s, nil
 	}

@@ -206,7 +206,6 @@ func (m *Model) setScheduler(s schedule.Scheduler) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.scheduler = s
-	s.Notify(m.changed)
 	for i, up := range m.up {
 		if !up {
 			m.tell(i)

@@ -145,6 +145,9 @@ type Deps struct {
 	Clock    Clock
 	IDs      *atomic.Uint64 // batch numbers, shared by all schedulers of a gateway
 	Log      *slog.Logger
+	// Changed is called, without the scheduler's locks and from any goroutine, after what its Fault
+	// says has changed; nil: nobody listens.
+	Changed func()
 	// WorkerWait is how long requests wait while no instance is in service; 0: no bound.
 	WorkerWait time.Duration
 	Steps      Steps // for ensembles alone: the way to other models

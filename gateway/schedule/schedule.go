@@ -44,10 +44,6 @@ type Faulty interface {
 	// than its own. Unavailable: no instance has been in service for Deps.WorkerWait. Both may end
 	// without a new scheduler.
 	Fault() error
-	// Notify names a function that is called, without the scheduler's locks and from any
-	// goroutine, after what Fault says has changed. It is called once, before the first
-	// request.
-	Notify(changed func())
 }
 
 // Starter starts requests for whose answers nobody needs to wait.

@@ -124,9 +124,6 @@ func (s *Scheduler) Start(context.Context, *infer.Request, infer.Sink) bool { re
 // Fault is Scheduler.Fault: a panic ends one run.
 func (s *Scheduler) Fault() error { return nil }
 
-// Notify is Scheduler.Notify: there is nothing to tell of.
-func (s *Scheduler) Notify(func()) {}
-
 // Turn is Scheduler.Turn: an ensemble keeps no order.
 func (s *Scheduler) Turn(context.Context, *infer.Request) error { return nil }
 

@@ -52,13 +52,6 @@ func (d *Driver) Fault() error {
 	return infer.Errorf(infer.Internal, "the scheduler met a fault and could not begin anew; the log says which")
 }
 
-// Notify is schedule.Faulty's.
-func (d *Driver) Notify(changed func()) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.broken.changed = changed
-}
-
 // turn tells that what Fault says has changed.
 func (d *Driver) turn(changed func()) {
 	defer d.caught("who watches a scheduler met a fault")

@@ -147,7 +147,7 @@ func New(cfg Config, deps schedule.Deps) (*Driver, error) {
 		health:  queue.NewInstances(len(deps.Executors)),
 		layout:  layout{memory: deps.Memory, maxRows: max(cfg.Model.MaxBatchSize, 1)},
 	}
-	d.unserved.wait = deps.WorkerWait
+	d.unserved.wait, d.broken.changed = deps.WorkerWait, deps.Changed
 	if d.core, d.stage = cfg.Make(); d.stage != nil {
 		d.layout.memory = nil // the stage lays batches out
 		d.staged = true

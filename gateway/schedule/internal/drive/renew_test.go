@@ -78,6 +78,8 @@ func testNewCoreFails(t *testing.T, where string) {
 		t.Fatal(err)
 	}
 	d.Limiter = m
+	news := 0
+	d.Changed = func() { news++ }
 	born := &delivery{where: where}
 	s := newStillborn(t, born, d)
 	ask := func(id string) *caller {
@@ -85,8 +87,6 @@ func testNewCoreFails(t *testing.T, where string) {
 		synctest.Wait()
 		return c
 	}
-	news := 0
-	s.Notify(func() { news++ })
 	first := ask("a")
 	waits := ask("b")
 	check(t, "fault", s.Fault(), nil)
@@ -126,14 +126,16 @@ func TestNewCoreIsTriedAgain(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := &fake{}
 			born := &delivery{where: "make"}
-			s := newStillborn(t, born, deps(newMemory(1<<20), nil, f))
 			began := time.Now()
 			var healed atomic.Int64
-			s.Notify(func() {
+			var s *drive.Driver
+			d := deps(newMemory(1<<20), nil, f)
+			d.Changed = func() {
 				if s.Fault() == nil {
 					healed.Store(int64(time.Since(began)))
 				}
-			})
+			}
+			s = newStillborn(t, born, d)
 			born.add.Store(1)
 			born.often.Store(often)
 			check(t, "the fault", infer.CodeOf(start(t.Context(), s, request("a", 1)).wait(t)), infer.Internal)

@@ -41,9 +41,10 @@ func TestUnserved(t *testing.T) {
 
 func testUnserved(t *testing.T, cfg dynamic.Config) {
 	f, g, mem, seen := &fake{}, &fake{}, newMemory(1<<20), &counts{}
-	s := batcher(t, cfg, waiting(deps(mem, seen, f, g)))
 	var changes atomic.Int32
-	s.Notify(func() { changes.Add(1) })
+	given := waiting(deps(mem, seen, f, g))
+	given.Changed = func() { changes.Add(1) }
+	s := batcher(t, cfg, given)
 	a := start(t.Context(), s, request("a", 1))
 	synctest.Wait()
 	begun := time.Now()
