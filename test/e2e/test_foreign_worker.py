@@ -542,4 +542,4 @@ def test_gone(joined):
     workers.append(Worker(workers[0].port))
     harness.wait_for(lambda: server.status("/v2/models/sleeper/ready") == 200, 20, "the model is ready again")
     assert call()[0] == 200 and index()["sleeper"] == ("READY", "")
-    assert server.status("/v2/health/ready") == 200
+    harness.wait_for(lambda: server.status("/v2/health/ready") == 200, 20, "the server is ready: its models come back one by one")
