@@ -352,15 +352,11 @@ func (d *desk) start(k *openCall, req *infer.Request, call *wire.Call, outputs [
 func (d *desk) infer(k *openCall, req *infer.Request) {
 	r := &run{desk: d, call: k, req: req}
 	d.running.Add(1)
-	begin := func() (wait func(), err error) {
-		defer func() {
-			if v := recover(); v != nil {
-				err = infer.Recovered(v)
-			}
-		}()
-		return d.calls.Infer(k.ctx, k.from, req, r), nil
-	}
-	wait, err := begin()
+	var wait func()
+	err := guarded(func() error {
+		wait = d.calls.Infer(k.ctx, k.from, req, r)
+		return nil
+	})
 	switch {
 	case err != nil:
 		r.Done(err)
@@ -470,7 +466,8 @@ func refusal(id uint64, err error) *wire.Answer {
 	if text == "" {
 		text = "the call failed"
 	}
-	return &wire.Answer{ID: id, Final: true, Code: infer.CodeOf(err), Reason: infer.ReasonOf(err), Err: text[:min(len(text), maxErrorText)]}
+	return &wire.Answer{ID: id, Final: true, Code: infer.CodeOf(err), Reason: infer.ReasonOf(err),
+		Err: strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "\ufffd")}
 }
 
 // cancelCall is a worker's word that it wants no answer any more; one that comes late has no

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sluice-serve/sluice/infer"
 	workerpb "github.com/sluice-serve/sluice/proto/worker"
@@ -365,3 +366,13 @@ func (l *lockedText) String() string {
 
 // liesInCalls says whether a liar lies so, and in place of everything else.
 func liesInCalls() bool { return strings.HasPrefix(os.Getenv(lieEnv), "calls") }
+
+// An error's text in an answer is bounded, and text whatever it was: protobuf sends no other.
+func TestRefusalsAreText(t *testing.T) {
+	for _, text := range []string{strings.Repeat("x", maxErrorText-1) + "é", "a\xffb"} {
+		a := refusal(1, errors.New(text))
+		if !utf8.ValidString(a.Err) || len(a.Err) > maxErrorText+2 || a.Err == "" {
+			t.Errorf("an answer of %d bytes, text: %v", len(a.Err), utf8.ValidString(a.Err))
+		}
+	}
+}
