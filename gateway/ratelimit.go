@@ -48,20 +48,11 @@ func (g *Gateway) schedule(m *repository.Model, deps schedule.Deps) (schedule.Sc
 	}
 	needs := ratelimit.Instances(m.Config)
 	if len(needs) != len(deps.Executors) {
-		return nil, infer.Errorf(infer.Internal, "model '%s' has %d instances, its config %d", m.Name, len(deps.Executors), len(needs))
+		return nil, infer.Errorf(infer.Internal, "model '%s' has %d instances, its config %d",
+			m.Name, len(deps.Executors), len(needs))
 	}
-	member, err := g.limiter.Register(needs)
-	if err != nil {
-		return nil, err
+	if ratelimit.Needed(needs) {
+		deps.Limiter = func(granted func(i int)) (schedule.Limiter, error) { return g.limiter.Register(needs, granted) }
 	}
-	if member == nil { // they need nothing
-		return build.FromConfig(m.Scheduled, m.Version, deps)
-	}
-	deps.Limiter = member
-	s, err := build.FromConfig(m.Scheduled, m.Version, deps)
-	if err != nil {
-		member.Close()
-		return nil, err
-	}
-	return s, nil
+	return build.FromConfig(m.Scheduled, m.Version, deps)
 }

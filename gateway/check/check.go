@@ -87,7 +87,7 @@ func (s *Server) Check(ctx context.Context, cfg repository.Config, w repository.
 				m.fault(s.timeToLive(done))
 				if s.RateLimit {
 					// as at a load: with what the models before it have taken for themselves
-					_, err := limiter.Register(ratelimit.Instances(done))
+					_, err := limiter.Register(ratelimit.Instances(done), nil) // nobody wants anything here
 					m.fault(err)
 				}
 				m.Explained = Explain(done, *s)

@@ -21,21 +21,20 @@ type Limiter struct {
 // neediest instance needs.
 func New(given []Resource) *Limiter { return &Limiter{m: newMachine(given)} }
 
-// Register takes in the instances of a model version, one of Instances for each. Where
-// there is too little of a resource, or it is global here and belongs to a device there,
-// the error is InvalidArg in the original's words. A version whose instances need
-// nothing gets nil: it is never made to wait. Who gets a Member calls Close.
-func (l *Limiter) Register(instances []Instance) (*Member, error) {
-	needs := false
-	for _, in := range instances {
-		needs = needs || len(in.Needs) > 0
-	}
-	if !needs {
-		return nil, nil
-	}
-	l.mu.Lock()
-	m := &Member{l: l}
+// Needed says that one of the instances needs something. A model version of which none
+// does is not registered: it is never made to wait.
+func Needed(instances []Instance) bool {
+	return slices.ContainsFunc(instances, func(in Instance) bool { return len(in.Needs) > 0 })
+}
+
+// Register takes in the instances of a model version, one of Instances for each; granted
+// is schedule.NewLimiter's. Where there is too little of a resource, or it is global here
+// and belongs to a device there, the error is InvalidArg in Triton's words. Who gets a
+// Member calls Close.
+func (l *Limiter) Register(instances []Instance, granted func(i int)) (*Member, error) {
+	m := &Member{l: l, granted: granted}
 	var err error
+	l.mu.Lock()
 	m.shares, err = l.m.add(m, instances)
 	l.changed()
 	l.mu.Unlock()
@@ -100,9 +99,6 @@ type Member struct {
 	shares  []*share
 	granted func(i int)
 }
-
-// Notify names the function that hears of grants. It is called before all other methods.
-func (m *Member) Notify(granted func(i int)) { m.granted = granted }
 
 // Want asks for what instance i needs.
 func (m *Member) Want(i int) bool { return m.do(i, m.l.m.want) }

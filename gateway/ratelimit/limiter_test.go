@@ -29,7 +29,7 @@ func TestInstances(t *testing.T) {
 
 func TestRefusedLoadLeavesNothing(t *testing.T) {
 	l := New([]Resource{{Name: "R", Count: 1, Device: Every}})
-	_, err := l.Register([]Instance{{Needs: []Need{{"R", 1, 0}}}, {Needs: []Need{{"R", 2, 0}}}})
+	_, err := l.Register([]Instance{{Needs: []Need{{"R", 1, 0}}}, {Needs: []Need{{"R", 2, 0}}}}, nil)
 	if err == nil || infer.CodeOf(err) != infer.InvalidArg {
 		t.Errorf("got %v, want InvalidArg", err)
 	}
@@ -41,14 +41,12 @@ func TestRefusedLoadLeavesNothing(t *testing.T) {
 // TestAfterClose has a batch end when its model is gone already.
 func TestAfterClose(t *testing.T) {
 	l := New(nil)
-	a, errA := l.Register([]Instance{{Needs: []Need{{"R", 1, 0}}}})
-	b, errB := l.Register([]Instance{{Needs: []Need{{"R", 1, 0}}}})
+	told := 0
+	a, errA := l.Register([]Instance{{Needs: []Need{{"R", 1, 0}}}}, func(int) { t.Error("a was told") })
+	b, errB := l.Register([]Instance{{Needs: []Need{{"R", 1, 0}}}}, func(int) { told++ })
 	if errA != nil || errB != nil {
 		t.Fatal(errA, errB)
 	}
-	told := 0
-	a.Notify(func(int) { t.Error("a was told") })
-	b.Notify(func(i int) { told++ })
 	if !a.Want(0) || b.Want(0) {
 		t.Fatal("a begins, b waits")
 	}

@@ -205,20 +205,24 @@ func TestMembersUnderConcurrency(t *testing.T) {
 		wg          sync.WaitGroup
 	)
 	for k := range models {
-		m, err := l.Register([]Instance{{Needs: []Need{{"R", int64(1 + k%2), 0}}, Priority: uint32(k)}})
-		if err != nil {
-			t.Fatal(err)
-		}
 		turn := make(chan struct{}, 1)
-		var mu sync.Mutex
-		m.Notify(func(i int) {
+		var (
+			mu  sync.Mutex
+			m   *Member
+			err error
+		)
+		granted := func(i int) {
 			mu.Lock()
 			ok := m.Accept(i)
 			mu.Unlock()
 			if ok {
 				turn <- struct{}{}
 			}
-		})
+		}
+		m, err = l.Register([]Instance{{Needs: []Need{{"R", int64(1 + k%2), 0}}, Priority: uint32(k)}}, granted)
+		if err != nil {
+			t.Fatal(err)
+		}
 		wg.Go(func() {
 			defer m.Close()
 			for n := range each {
@@ -257,7 +261,10 @@ func TestMembersUnderConcurrency(t *testing.T) {
 }
 
 func TestNothingNeeded(t *testing.T) {
-	if m, err := New(nil).Register([]Instance{{Priority: 3}, {}}); m != nil || err != nil {
-		t.Errorf("got %v, %v; want none", m, err)
+	if Needed([]Instance{{Priority: 3}, {}}) {
+		t.Error("instances without resources are limited")
+	}
+	if !Needed([]Instance{{}, {Needs: []Need{{"R", 1, 0}}}}) {
+		t.Error("an instance with a resource is not limited")
 	}
 }

@@ -111,12 +111,9 @@ func (l *Levels) Policy(level uint64, other *QueuePolicy) *QueuePolicy {
 // be called with the scheduler's lock held, one call at a time.
 // Source: message ModelRateLimiter, proto/modelconfig/model_config.proto.
 type Limiter interface {
-	// Notify names the function that Flush calls for a grant that comes later than Want.
-	// It is called once, before all others.
-	Notify(granted func(i int))
 	// Want asks for what a batch on instance i needs. false: it stands in line.
 	Want(i int) bool
-	// Accept says whether a grant that granted told of still stands.
+	// Accept says whether the grant that granted was called for still stands.
 	Accept(i int) bool
 	// Withdraw takes a wish back; a grant that was not accepted goes with it.
 	Withdraw(i int)
@@ -125,12 +122,17 @@ type Limiter interface {
 	// Done gives back what the batch of instance i had. again asks at the same moment
 	// for its next one, so that others which wait get their turn; the result is Want's.
 	Done(i int, again bool) bool
-	// Flush tells other schedulers of what they have been granted meanwhile. It is to be
-	// called without any lock after each of the above.
+	// Flush calls granted of the schedulers that have been granted something meanwhile. It
+	// is to be called without any lock after each of the above.
 	Flush()
 	// Close gives back everything and takes the scheduler's needs out.
 	Close()
 }
+
+// NewLimiter makes the Limiter of a scheduler, whose Drain closes it. It is called once, as
+// the last step of making the scheduler, and an error of it fails that. A Flush calls
+// granted, without any lock, for an instance that is granted later than its Want.
+type NewLimiter func(granted func(i int)) (Limiter, error)
 
 // Deps are a scheduler's collaborators.
 type Deps struct {
@@ -141,10 +143,11 @@ type Deps struct {
 	// shares memory, and requests are then named where they lie.
 	Memory   Memory
 	Observer Observer // nil: nobody listens
-	Limiter  Limiter  // nil: instances share nothing
-	Clock    Clock
-	IDs      *atomic.Uint64 // batch numbers, shared by all schedulers of a gateway
-	Log      *slog.Logger
+	// Limiter makes the scheduler's Limiter; nil: its instances share nothing.
+	Limiter NewLimiter
+	Clock   Clock
+	IDs     *atomic.Uint64 // batch numbers, shared by all schedulers of a gateway
+	Log     *slog.Logger
 	// Changed is called, without the scheduler's locks and from any goroutine, after what its Fault
 	// says has changed; nil: nobody listens.
 	Changed func()

@@ -72,11 +72,10 @@ func TestSequencesShareAResource(t *testing.T) {
 func sharing(t *testing.T, l *ratelimit.Limiter, cfg sequence.Config, running, most *atomic.Int64, wg *sync.WaitGroup) *sequence.Scheduler {
 	t.Helper()
 	needs := ratelimit.Instance{Needs: []ratelimit.Need{{Name: "R", Count: 1, Device: ratelimit.Global}}}
-	member, err := l.Register([]ratelimit.Instance{needs, needs})
-	if err != nil {
-		t.Fatal(err)
+	d := schedule.Deps{Clock: schedule.GoClock{}, IDs: new(atomic.Uint64), Log: slog.New(slog.DiscardHandler)}
+	d.Limiter = func(granted func(i int)) (schedule.Limiter, error) {
+		return l.Register([]ratelimit.Instance{needs, needs}, granted)
 	}
-	d := schedule.Deps{Limiter: member, Clock: schedule.GoClock{}, IDs: new(atomic.Uint64), Log: slog.New(slog.DiscardHandler)}
 	made := &atomic.Pointer[sequence.Scheduler]{}
 	for i := range 2 {
 		a := &adder{t: t, s: made, index: i, loses: 40, wg: wg, count: map[uint64]int{}}

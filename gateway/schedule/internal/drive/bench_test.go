@@ -104,11 +104,7 @@ func BenchmarkDo(b *testing.B) {
 }
 
 func oneLimited(l *ratelimit.Limiter, d schedule.Deps) (schedule.Scheduler, error) {
-	m, err := l.Register([]ratelimit.Instance{{Needs: []ratelimit.Need{{Name: "R", Count: 1}}}})
-	if err != nil {
-		return nil, err
-	}
-	d.Limiter = m
+	d.Limiter = limiter(l, ratelimit.Instance{Needs: []ratelimit.Need{{Name: "R", Count: 1}}})
 	return direct.New(direct.Config{Model: model(32)}, d)
 }
 

@@ -158,7 +158,9 @@ func New(cfg Config, deps schedule.Deps) (*Driver, error) {
 		return it
 	}
 	d.timer = deps.Clock.NewTimer(d.fire)
-	d.limit(deps.Limiter, d.health.Count())
+	if err := d.limit(); err != nil {
+		return nil, err
+	}
 	return d, nil
 }
 

@@ -16,13 +16,16 @@ type limits struct {
 	ending  int              // 1 + the instance whose batch has ended and that has not given back; 0: none
 }
 
-func (d *Driver) limit(to schedule.Limiter, instances int) {
-	if to == nil {
-		return
+// limit makes the driver's limiter. It is the last step of New: whatever fails before it
+// leaves nothing with the limiter.
+func (d *Driver) limit() (err error) {
+	if d.deps.Limiter == nil {
+		return nil
 	}
-	d.limits = limits{to: to, wishes: make([]bool, instances)}
+	d.limits.wishes = make([]bool, d.health.Count())
 	d.holdAll()
-	to.Notify(d.granted)
+	d.limits.to, err = d.deps.Limiter(d.granted)
+	return err
 }
 
 func (d *Driver) holdAll() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,20 +17,33 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
+// limiter registers instances with l when a driver is made.
+func limiter(l *ratelimit.Limiter, instances ...ratelimit.Instance) schedule.NewLimiter {
+	return func(granted func(i int)) (schedule.Limiter, error) { return l.Register(instances, granted) }
+}
+
+// needs are instances that need one R each.
+func needs(instances int, priority uint32) []ratelimit.Instance {
+	one := ratelimit.Instance{Needs: []ratelimit.Need{{Name: "R", Count: 1, Device: ratelimit.Global}}, Priority: priority}
+	return slices.Repeat([]ratelimit.Instance{one}, instances)
+}
+
 // limited is a dynamic batcher whose instances need one R each.
 func limited(t *testing.T, l *ratelimit.Limiter, cfg dynamic.Config, priority uint32, execs ...infer.Executor) *dynamic.Scheduler {
 	t.Helper()
-	needs := make([]ratelimit.Instance, len(execs))
-	for i := range needs {
-		needs[i] = ratelimit.Instance{Needs: []ratelimit.Need{{Name: "R", Count: 1, Device: ratelimit.Global}}, Priority: priority}
-	}
-	m, err := l.Register(needs)
-	if err != nil {
-		t.Fatal(err)
-	}
 	d := deps(newMemory(1<<20), nil, execs...)
-	d.Limiter = m
+	d.Limiter = limiter(l, needs(len(execs), priority)...)
 	return batcher(t, cfg, d)
+}
+
+// A driver whose limiter can't be made is not made, and nothing stays registered.
+func TestLimiterRefuses(t *testing.T) {
+	l := ratelimit.New([]ratelimit.Resource{{Name: "R", Count: 0, Device: ratelimit.Every}})
+	d := deps(newMemory(1<<20), nil, &fake{})
+	d.Limiter = limiter(l, needs(1, 0)...)
+	if s, err := dynamic.New(dynamic.Config{Model: model(8)}, d); s != nil || infer.CodeOf(err) != infer.InvalidArg {
+		t.Errorf("got %v, %v; want InvalidArg", s, err)
+	}
 }
 
 func TestLimitedModelsTakeTurns(t *testing.T) {

@@ -71,7 +71,7 @@ func stoppedInTheMiddle(t *testing.T, m mixed) {
 	}
 	d := deps(mem, obs, execs...)
 	if m.limited {
-		d.Limiter = member(t, l, instances)
+		d.Limiter = limiter(l, needs(instances, 0)...)
 	}
 	x := &mixture{t: t, s: batcher(t, m.cfg, d)}
 	s.Store(x.s)
@@ -107,23 +107,12 @@ func stoppedInTheMiddle(t *testing.T, m mixed) {
 	x.others(l)
 }
 
-func member(t *testing.T, l *ratelimit.Limiter, instances int) *ratelimit.Member {
-	t.Helper()
-	needs := make([]ratelimit.Instance, instances)
-	for i := range needs {
-		needs[i] = ratelimit.Instance{Needs: []ratelimit.Need{{Name: "R", Count: 1, Device: ratelimit.Global}}}
-	}
-	m, err := l.Register(needs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
 // others sees that everything that there is can be had.
 func (x *mixture) others(l *ratelimit.Limiter) {
-	m := member(x.t, l, 2)
-	m.Notify(func(int) { x.t.Error("a grant came late") })
+	m, err := l.Register(needs(2, 0), func(int) { x.t.Error("a grant came late") })
+	if err != nil {
+		x.t.Fatal(err)
+	}
 	check(x.t, "the first", m.Want(0), true)
 	check(x.t, "the second", m.Want(1), true)
 	m.Flush()

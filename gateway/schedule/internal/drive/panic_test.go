@@ -389,12 +389,8 @@ func crackedDriver(t *testing.T, d schedule.Deps, odds *atomic.Int64, kind crack
 	}
 	d.Executors = execs
 	if kind.limited {
-		l := ratelimit.New(nil) // one R, as no model needs more
-		m, err := l.Register([]ratelimit.Instance{{Needs: []ratelimit.Need{{Name: "R", Count: 1}}}, {Needs: []ratelimit.Need{{Name: "R", Count: 1}}}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		d.Limiter = m
+		needs := ratelimit.Instance{Needs: []ratelimit.Need{{Name: "R", Count: 1}}}
+		d.Limiter = limiter(ratelimit.New(nil), needs, needs) // one R, as no model needs more
 	}
 	policy := schedule.QueuePolicy{Set: true, Timeout: 400 * time.Microsecond}
 	s, err := drive.New(drive.Config{Model: model(8), Policy: policy, Batches: true, Preserve: kind.preserve, Make: func() (drive.Core, drive.Stage) {

@@ -73,11 +73,7 @@ func testNewCoreFails(t *testing.T, where string) {
 	d := deps(mem, obs, f)
 	d.Log = slog.New(log)
 	l := ratelimit.New(nil)
-	m, err := l.Register([]ratelimit.Instance{{Needs: []ratelimit.Need{{Name: "R", Count: 1}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.Limiter = m
+	d.Limiter = limiter(l, ratelimit.Instance{Needs: []ratelimit.Need{{Name: "R", Count: 1}}})
 	news := 0
 	d.Changed = func() { news++ }
 	born := &delivery{where: where}
