@@ -23,7 +23,7 @@ func (l *later) Serve(ctx context.Context, r *Request, a *Answer) bool {
 	return true
 }
 
-// Light implements Lighter.
+// Light implements Handler.
 func (l *later) Light(*Request) bool { return true }
 
 func (l *later) run() {

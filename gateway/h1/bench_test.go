@@ -14,6 +14,9 @@ type quick struct {
 	body [][]byte
 }
 
+// Light implements Handler: each request has a goroutine.
+func (*quick) Light(*Request) bool { return false }
+
 func (q *quick) Serve(_ context.Context, r *Request, a *Answer) (later bool) {
 	for {
 		if _, err := r.Body.Read(q.sink[:]); err != nil {

@@ -1,8 +1,8 @@
 // Package h1 is an HTTP/1.1 server transport (RFC 9112) for many small requests and for
 // large bodies. A connection has one goroutine, which reads a request and runs its
-// handler, or rests without one: see Lighter. An answer that the handler has at once it writes; one that comes later is
-// written by whoever brings it, without blocking, while the goroutine waits for the next
-// request. Bodies are read straight into the handler's memory, answers are written from
+// handler, or rests without one: see Handler.Light. An answer that the handler has at once
+// it writes; one that comes later is written by whoever brings it, without blocking, while
+// the goroutine waits for the next request. Bodies are read straight into the handler's memory, answers are written from
 // where they lie, and pipelined requests are answered one by one.
 //
 // It serves the plain case: GET and POST with a Host, a Content-Length or chunked, in

@@ -63,7 +63,7 @@ func (e *echo) Serve(ctx context.Context, r *Request, a *Answer) (later bool) {
 	return true
 }
 
-// Light implements Lighter.
+// Light implements Handler.
 func (e *echo) Light(r *Request) bool { return r.Path != "/wait" }
 
 func say(a *Answer, status int, body []byte) {

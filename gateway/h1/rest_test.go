@@ -17,6 +17,9 @@ import (
 // plenty answers with more than a socket takes at once.
 type plenty struct{ body []byte }
 
+// Light implements Handler: each request has a goroutine.
+func (*plenty) Light(*Request) bool { return false }
+
 func (p *plenty) Serve(_ context.Context, _ *Request, a *Answer) bool {
 	a.Status, a.Length = 200, int64(len(p.body))
 	a.Chunks = append(a.Chunks, p.body)

@@ -36,6 +36,11 @@ type Config struct {
 
 // Handler answers requests.
 type Handler interface {
+	// Light says that Serve of r, of which the body was not read, will not wait when all of
+	// it has come: such requests are served by the goroutine that watches all resting
+	// connections. It must not block. Other requests are served by a goroutine of their
+	// connection.
+	Light(r *Request) bool
 	// Serve answers one request, whose Answer is empty. With later it has only begun to: the
 	// answer stands in a when a's Done is called, once, by any goroutine and maybe before
 	// Serve returns. It reads what it wants of the body before it returns. ctx ends when
@@ -44,15 +49,6 @@ type Handler interface {
 	// Written is called when the answer of a Serve was written or can't be; what stands
 	// under its chunks may then be used again. It must not block.
 	Written(a *Answer)
-}
-
-// Lighter is a Handler that can serve some requests without ever waiting. They are served
-// by the goroutine that watches all resting connections; where a handler is no Lighter,
-// each connection has a goroutine.
-type Lighter interface {
-	// Light says that Serve of r, of which the body was not read, will not wait when all of
-	// it has come.
-	Light(r *Request) bool
 }
 
 // Request is one request as it was sent.
@@ -134,7 +130,6 @@ type Source interface {
 type Server struct {
 	cfg     Config
 	handler Handler
-	light   func(r *Request) bool // nil: no request is
 	log     *slog.Logger
 	few     int64 // so many connections have goroutines of their own, and rest in Go's poller
 	open    atomic.Int64
@@ -160,12 +155,10 @@ type Server struct {
 
 // New makes a server; nothing runs before Serve.
 func New(cfg Config, handler Handler, log *slog.Logger) *Server {
-	s := &Server{cfg: cfg, handler: handler, log: log, few: atFew(runtime.GOMAXPROCS(0), len(cfg.Loops) > 0), loops: cfg.Loops, ticks: make(chan struct{}), turnTime: turnTime, patience: listen.Patience,
+	s := &Server{cfg: cfg, handler: handler, log: log, few: atFew(runtime.GOMAXPROCS(0), len(cfg.Loops) > 0),
+		loops: cfg.Loops, ticks: make(chan struct{}), turnTime: turnTime, patience: listen.Patience,
 		lingerIdle: lingerIdle, lingerTime: lingerTime, conns: listen.NewAccepted[*conn](log)}
 	cfg.Descriptors.Add(s.resting)
-	if l, ok := handler.(Lighter); ok {
-		s.light = l.Light
-	}
 	s.tick(time.Now())
 	return s
 }

@@ -22,6 +22,9 @@ type handed struct {
 	done chan time.Duration
 }
 
+// Light implements Handler: each request has a goroutine.
+func (*handed) Light(*Request) bool { return false }
+
 func (h *handed) Serve(_ context.Context, _ *Request, a *Answer) bool {
 	a.Status, a.Length = 200, int64(len(h.body))
 	a.Chunks = append(a.Chunks, h.body)

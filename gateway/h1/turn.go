@@ -44,7 +44,7 @@ func (c *conn) simple(head int) bool {
 // parks says that the connection may be parked once its answer is written. One that
 // descriptors may come over is not: they must be taken with the bytes that they come with.
 func (c *conn) parks() bool {
-	return c.small && c.slow == 0 && c.r == c.w && c.s.light != nil && c.id != 0 && c.req.Passing == nil && c.s.open.Load() > c.s.few
+	return c.small && c.slow == 0 && c.r == c.w && c.id != 0 && c.req.Passing == nil && c.s.open.Load() > c.s.few
 }
 
 // park leaves the connection to the watcher, until something comes that takes a goroutine.
@@ -191,7 +191,7 @@ func (c *conn) inline() bool {
 		var lines lineScanner
 		head, usual := lines.scan(c.buf[c.r:c.w])
 		if !usual || head == 0 || head > c.s.cfg.MaxHeaderBytes || !c.parse(c.buf[c.r:c.r+head]) ||
-			!c.simple(head) || int64(c.w-c.r-head) < c.parsed.length || !c.s.light(&c.req) {
+			!c.simple(head) || int64(c.w-c.r-head) < c.parsed.length || !c.s.handler.Light(&c.req) {
 			return false
 		}
 		c.r += head

@@ -35,7 +35,8 @@ func (p *plain) Serve(ctx context.Context, r *h1.Request, a *h1.Answer) (later b
 		c = &plainCall{}
 	}
 	c.header.r, c.answer = r, a
-	c.Call = Call{Method: r.Method, Path: r.Path, Header: &c.header, Body: r.Body, Length: r.Length, Remote: r.Remote, Unix: r.Unix, Peer: r.Peer, Inline: r.Inline, Burst: r.Burst, Stream: c, light: r.Inline}
+	c.Call = Call{Method: r.Method, Path: r.Path, Header: &c.header, Body: r.Body, Length: r.Length, Remote: r.Remote,
+		Unix: r.Unix, Peer: r.Peer, Inline: r.Inline, Burst: r.Burst, Stream: c, light: r.Inline}
 	if r.Passing != nil {
 		c.Descriptor = r.Passing
 	}
@@ -50,7 +51,7 @@ func (p *plain) Serve(ctx context.Context, r *h1.Request, a *h1.Answer) (later b
 	return false
 }
 
-// Light is h1.Lighter's: an inference is started, and its answer comes when it has one.
+// Light is h1.Handler's: an inference is started, and its answer comes when it has one.
 // What is compressed may be much more than has come. What a platform's path stands for is
 // not known by the path alone.
 func (p *plain) Light(r *h1.Request) bool {
