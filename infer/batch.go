@@ -110,11 +110,11 @@ type Executor interface {
 	// batch still ends with its final Result. It comes after Execute returned, from any
 	// goroutine, maybe twice, and maybe when the batch has ended: then it does nothing.
 	Cancel(b *Batch, i int)
-}
-
-// Located is an Executor that knows where it is, for spans.
-type Located interface {
-	// Place names the instance and the worker that has it, "" where that is not known.
+	// Occupied says that the instance can take no other batch before the one of that ID
+	// ends or frees it. It does not block.
+	Occupied(batch uint64) bool
+	// Place names the instance and the worker that has it, for spans; "" where that is not
+	// known.
 	Place() (instance, worker string)
 }
 

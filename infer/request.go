@@ -153,16 +153,9 @@ type Request struct {
 // Ancestor is an execution in which a model has called for a request, or for one that the
 // request is a step of. It is read-only.
 type Ancestor struct {
-	Instance Occupied
+	Instance Executor
 	Batch    uint64
 	Within   *Ancestor // in which it was called for itself; nil: nowhere
-}
-
-// Occupied is an Executor that knows its batch.
-type Occupied interface {
-	// Occupied says that the instance can take no other batch before that one ends or frees
-	// it.
-	Occupied(batch uint64) bool
 }
 
 // Stuck says that a request which needs one of these instances would wait for an execution
@@ -172,17 +165,16 @@ func (a *Ancestor) Stuck(instances []Executor) bool {
 		return false
 	}
 	for _, e := range instances {
-		o, ok := e.(Occupied)
-		if !ok || !a.occupies(o) {
+		if !a.occupies(e) {
 			return false
 		}
 	}
 	return true
 }
 
-func (a *Ancestor) occupies(o Occupied) bool {
+func (a *Ancestor) occupies(e Executor) bool {
 	for ; a != nil; a = a.Within {
-		if a.Instance == o && o.Occupied(a.Batch) {
+		if a.Instance == e && e.Occupied(a.Batch) {
 			return true
 		}
 	}

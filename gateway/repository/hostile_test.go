@@ -84,6 +84,8 @@ func (e hangingExecutor) Execute(b *infer.Batch) {
 }
 
 func (hangingExecutor) Cancel(*infer.Batch, int) {}
+func (hangingExecutor) Occupied(uint64) bool     { return false }
+func (hangingExecutor) Place() (string, string)  { return "", "" }
 
 // Load fits Agents: the agent of models that hang there never answers.
 func (w *hangingWorkers) agent() Agents { return hangingAgents{w} }

@@ -42,6 +42,9 @@ func (e *warmExecutor) Cancel(*infer.Batch, int) {
 	e.cancels++
 }
 
+func (*warmExecutor) Occupied(uint64) bool    { return false }
+func (*warmExecutor) Place() (string, string) { return "", "" }
+
 // seen says what the batches were: rows, and name, shape and data of the inputs.
 func (e *warmExecutor) seen() string {
 	var all []string

@@ -310,7 +310,7 @@ func (e *executor) endAnswered(w *wire.Result) {
 	}
 }
 
-// Occupied fits infer.Occupied.
+// Occupied fits infer.Executor.
 func (e *executor) Occupied(batch uint64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -51,9 +51,9 @@ type executor struct {
 	answered answered // of current
 }
 
-var _ infer.Located = (*executor)(nil)
+var _ infer.Executor = (*executor)(nil)
 
-// Place names the instance and its worker, for spans.
+// Place fits infer.Executor.
 func (e *executor) Place() (instance, worker string) { return e.instance, e.worker }
 
 // allocator is what an executor asks of the request arena.

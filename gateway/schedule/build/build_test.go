@@ -18,6 +18,8 @@ type nothing struct{}
 
 func (nothing) Execute(*infer.Batch)     {}
 func (nothing) Cancel(*infer.Batch, int) {}
+func (nothing) Occupied(uint64) bool     { return false }
+func (nothing) Place() (string, string)  { return "", "" }
 
 type noSteps struct{ schedule.Steps }
 

@@ -191,6 +191,8 @@ type partly struct{ batches chan *infer.Batch }
 
 func (p partly) Execute(b *infer.Batch)   { p.batches <- b }
 func (p partly) Cancel(*infer.Batch, int) {}
+func (partly) Occupied(uint64) bool       { return false }
+func (partly) Place() (string, string)    { return "", "" }
 
 // An iterative request that can't go on, since its sequence has ended with its instance,
 // hears of it: what it was answered so far is not the whole.

@@ -40,6 +40,8 @@ type adder struct {
 }
 
 func (a *adder) Cancel(*infer.Batch, int) {}
+func (*adder) Occupied(uint64) bool       { return false }
+func (*adder) Place() (string, string)    { return "", "" }
 
 // Execute also frees the batch now and then, which changes nothing: a sequence's next request
 // needs the last result.
@@ -366,6 +368,8 @@ func BenchmarkStep(b *testing.B) {
 type instant struct{}
 
 func (instant) Cancel(*infer.Batch, int) {}
+func (instant) Occupied(uint64) bool     { return false }
+func (instant) Place() (string, string)  { return "", "" }
 
 func (instant) Execute(b *infer.Batch) {
 	data := []byte{1, 2, 3, 4}

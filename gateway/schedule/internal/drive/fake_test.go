@@ -40,6 +40,9 @@ func (f *fake) Cancel(b *infer.Batch, i int) {
 	f.cancels = append(f.cancels, b.Requests[i].ID)
 }
 
+func (*fake) Occupied(uint64) bool    { return false }
+func (*fake) Place() (string, string) { return "", "" }
+
 func (f *fake) cancelled() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

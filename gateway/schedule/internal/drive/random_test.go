@@ -34,6 +34,8 @@ type wild struct {
 }
 
 func (w *wild) Cancel(*infer.Batch, int) {}
+func (*wild) Occupied(uint64) bool       { return false }
+func (*wild) Place() (string, string)    { return "", "" }
 
 func (w *wild) Execute(b *infer.Batch) {
 	if w.busy.Swap(true) {

@@ -8,8 +8,6 @@ func (b *batch) traced(res *infer.Result, now int64) {
 	t := b.trace
 	t.ID, t.Attempt, t.Requests, t.Rows = b.ID, b.Attempt, len(b.Requests)-b.nulls, b.executedRows()
 	t.Started, t.Ended, t.Compute, t.Err = b.started, now, res.Compute, res.Err
-	if e, ok := b.d.deps.Executors[b.instance].(infer.Located); ok {
-		t.Instance, t.Worker = e.Place()
-	}
+	t.Instance, t.Worker = b.d.deps.Executors[b.instance].Place()
 	t.Done()
 }
