@@ -96,7 +96,6 @@ func (g *Gateway) openCache(ctx context.Context) error {
 		level = levels[0]
 	}
 	g.cache = cache.NewStep(level, g.responses)
-	g.stats.Cache(g.cache.Figures)
 	return nil
 }
 

@@ -123,12 +123,15 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 	}
 	g.limiter = g.cfg.RateLimit.limiter()
 	m := &g.cfg.Metrics
-	g.stats = stats.New(stats.Config{CounterLatencies: m.Counters, SummaryLatencies: m.Summaries,
-		HistogramLatencies: m.Histograms, Quantiles: m.Quantiles, CPU: m.CPU, GPU: m.GPU, Version: g.cfg.Version})
-	g.stats.Collect(g.calls)
+	measured := stats.Deps{Models: g.calls}
 	if err := g.openCache(ctx); err != nil {
 		return err
 	}
+	if g.cache != nil {
+		measured.Caches = g.cache.Figures
+	}
+	g.stats = stats.New(stats.Config{CounterLatencies: m.Counters, SummaryLatencies: m.Summaries,
+		HistogramLatencies: m.Histograms, Quantiles: m.Quantiles, CPU: m.CPU, GPU: m.GPU, Version: g.cfg.Version}, measured)
 	r := &g.cfg.Repository
 	g.store = newStore(&g.cfg, g.logger)
 	repo := r.models()
@@ -229,7 +232,7 @@ func (g *Gateway) serve(serving context.Context, running *sync.WaitGroup, failed
 		run("gRPC", g.grpc.Serve)
 	}
 	for _, l := range g.metrics {
-		run("metrics", func() error { return g.stats.Serve(serving, l) })
+		run("metrics", func() error { return g.stats.Serve(serving, l, g.guarded) })
 	}
 	for _, p := range g.platforms {
 		run(p.name, func() error { return p.server.Serve(serving) })

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-serve/sluice/xds/extauthz"
 )
 
-// openAuth reads who may do what, and puts that before everything.
+// openAuth reads who may do what.
 func (g *Gateway) openAuth() (err error) {
 	deps := auth.Deps{Log: g.logger}
 	if g.cfg.Auth.ReadsFiles() {
@@ -26,7 +26,6 @@ func (g *Gateway) openAuth() (err error) {
 	if deps.Reloaded != nil {
 		deps.Reloaded(nil) // New has read the files
 	}
-	g.stats.Before(g.guarded)
 	return nil
 }
 

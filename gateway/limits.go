@@ -43,7 +43,7 @@ func (g *Gateway) openLimits(ctx context.Context) error {
 		return err
 	}
 	g.limits = limits
-	g.stats.Limits(func() stats.LimitFigures { return limitFigures(limits.Figures()) })
+	g.stats.Add(stats.Limits(func() stats.LimitFigures { return limitFigures(limits.Figures()) }))
 	return nil
 }
 

@@ -10,13 +10,13 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-// RegisterOn adds the services to our own transport: ModelInfer is read where it is
-// received, everything else goes as in Register.
-func (s *Service) RegisterOn(server *h2.Server) {
-	if !s.standard {
-		server.Handle("/inference.GRPCInferenceService/ModelInfer", hotInfer{s})
+// Methods are what our own transport reads where it is received: ModelInfer. Everything
+// else is Register's.
+func (s *Service) Methods() map[string]h2.Method {
+	if s.standard {
+		return nil
 	}
-	s.Register(server)
+	return map[string]h2.Method{"/inference.GRPCInferenceService/ModelInfer": hotInfer{s}}
 }
 
 // hotInfer is ModelInfer as an h2.Method.
@@ -45,6 +45,8 @@ type refusedCall struct {
 	h *hotCall
 	error
 }
+
+var _ h2.Refusal = (*refusedCall)(nil)
 
 // Tell implements h2.Refusal.
 func (r *refusedCall) Tell() error {

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sluice-serve/sluice/gateway/h2"
 	"github.com/sluice-serve/sluice/gateway/lifetime"
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/inference"
@@ -53,6 +54,8 @@ func newStreamRequest(st *inferStream) *streamRequest {
 	r.life.of = st.ctx
 	return r
 }
+
+var _ h2.Receiver = (*streamRequest)(nil)
 
 // Receive implements h2.Receiver.
 func (r *streamRequest) Receive(memory *infer.Buffer, message []byte) error {

@@ -99,8 +99,11 @@ type Memory interface {
 
 // Deps are a Server's collaborators.
 type Deps struct {
-	Memory Memory           // for messages of registered services
-	Codec  encoding.CodecV2 // of registered services
+	// Methods answer the calls of their paths, "/package.Service/Method", in place of a
+	// registered service's.
+	Methods map[string]Method
+	Memory  Memory           // for messages of registered services
+	Codec   encoding.CodecV2 // of registered services
 	// Responses counts compressed messages until they are written; nil: they are not counted.
 	Responses *infer.Budget
 	Log       *slog.Logger

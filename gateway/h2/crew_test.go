@@ -84,7 +84,7 @@ func (c *leavingCall) Start(memory *infer.Buffer, _ []byte) (wait func()) {
 func TestAnsweredBehindItsGoroutine(t *testing.T) {
 	f := start(t, nil)
 	l := &leaving{release: make(chan struct{})}
-	f.s.Handle("/test.Leaving/Call", l)
+	f.s.handle("/test.Leaving/Call", l)
 	cc := f.dial(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()

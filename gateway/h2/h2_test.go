@@ -184,7 +184,7 @@ func start(t testing.TB, change func(*Config)) *fixture {
 	}
 	f.s.settled, f.s.turnTime = 0, int64(time.Hour)
 	f.s.relief.every, f.s.relief.patience = 20*time.Millisecond, int64(time.Second)
-	f.s.Handle("/test.Echo/Echo", f.echo)
+	f.s.handle("/test.Echo/Echo", f.echo)
 	healthpb.RegisterHealthServer(f.s, f.health)
 	reflection.Register(f.s)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

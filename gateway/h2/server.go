@@ -24,7 +24,7 @@ type Server struct {
 	deps     Deps
 	methods  map[string]*method // by path; not changed once Serve was called
 	services map[string]grpc.ServiceInfo
-	known    map[string]struct{} // services, also those of Handle alone
+	known    map[string]struct{} // services, also those of Deps.Methods alone
 
 	compressed *CountedPool // messages
 
@@ -53,13 +53,15 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		services: map[string]grpc.ServiceInfo{}, known: map[string]struct{}{},
 		conns: listen.NewAccepted[*conn](deps.Log), settled: settledAfter, turnTime: turnTime,
 		relief: relief{patience: listen.Patience, every: lookPeriod, ended: make(chan struct{})}}
+	for path, m := range deps.Methods {
+		s.handle(path, m)
+	}
 	cfg.Descriptors.Add(s.resting)
 	return s, nil
 }
 
-// Handle makes a Method answer the calls of a path, "/package.Service/Method", in place
-// of a registered service's. It must be called before Serve.
-func (s *Server) Handle(path string, m Method) {
+// handle makes a Method answer the calls of a path.
+func (s *Server) handle(path string, m Method) {
 	s.methods[path] = &method{name: path, hot: m}
 	if service, _, ok := cutLast(strings.TrimPrefix(path, "/")); ok {
 		s.known[service] = struct{}{}

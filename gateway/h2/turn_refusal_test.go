@@ -43,7 +43,7 @@ func TestRefusalsHoldNobody(t *testing.T) {
 	loops := func(c *Config) { c.Loops, c.MaxStreams = []*loop.Loop{l}, 4 }
 	w := &waits{told: make(chan struct{}, 100), release: make(chan struct{})}
 	f, quick := start(t, loops), start(t, loops)
-	f.s.Handle("/test.Waits/Call", w)
+	f.s.handle("/test.Waits/Call", w)
 	c, cc := hello(t, f), quick.dial(t)
 	for i := range uint32(3) {
 		c.call(2*i+1, "x")

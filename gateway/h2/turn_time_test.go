@@ -27,7 +27,7 @@ func (l laborious) Begin(context.Context, Call) (Call, error) {
 func TestLongCallsAreNotForTheLoop(t *testing.T) {
 	f := start(t, func(c *Config) { c.Loops = []*loop.Loop{looptest.Start(t)} })
 	f.s.turnTime = turnTime
-	f.s.Handle("/test.Long/Call", laborious(5*time.Millisecond))
+	f.s.handle("/test.Long/Call", laborious(5*time.Millisecond))
 	c := hello(t, f)
 	c.call(1, "x")
 	if got := c.outcome(1); got != "0 x" {

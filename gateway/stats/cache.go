@@ -6,10 +6,6 @@ import (
 	"github.com/sluice-serve/sluice/cache"
 )
 
-// Cache says where the figures of the response cache's levels come from; it is called
-// before anything is scraped.
-func (r *Registry) Cache(figures func() []cache.Figures) { r.caches = figures }
-
 // Cached says that the version's answers are kept: it has the metrics of the cache.
 func (m *Model) Cached() { m.cached.Store(true) }
 
@@ -36,7 +32,7 @@ func newCacheSummary(r *Registry, what string, labels prometheus.Labels) prometh
 // collectCache writes a version's cache metrics.
 // Source of the names: the original, which has them when its cache is on.
 func (m *Model) collectCache(out chan<- prometheus.Metric) {
-	if m.registry.caches == nil || !m.cached.Load() {
+	if m.registry.deps.Caches == nil || !m.cached.Load() {
 		return
 	}
 	counter := func(desc *prometheus.Desc, v uint64) {

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Calls counts calls of all kinds as they end: by outcome, refusals by their reason, and
@@ -197,17 +195,13 @@ func (c *Reload) collect(w writer, name string) {
 // It is called by one goroutine for each scrape, and must be quick.
 type Source func(gauge, counter func(name, help string, v float64, labels ...string))
 
-// Add makes a source part of every scrape. A series must come from one source alone. It
-// is called before anything is scraped.
+// Add makes a source part of every scrape that begins later. A series must come from one
+// source alone.
 func (r *Registry) Add(s Source) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sources = append(r.sources, s)
 }
-
-// Collect makes a collector part of every scrape, which describes nothing in advance and whose
-// families have names of their own. It is called before anything is scraped.
-func (r *Registry) Collect(c prometheus.Collector) { r.gather.MustRegister(c) }
 
 // collectServer writes what is known of the server as a whole.
 func (r *Registry) collectServer(w writer) {

@@ -22,7 +22,7 @@ func ended(r *Registry, sampled bool) {
 
 func TestExemplars(t *testing.T) {
 	const want = `# {trace_id="ab000000000000000000000000000007"}`
-	sampled, other := New(Config{}), New(Config{})
+	sampled, other := New(Config{}, Deps{}), New(Config{}, Deps{})
 	ended(sampled, true)
 	ended(other, false)
 	open := scrape(t, sampled, openMetrics)
@@ -45,7 +45,7 @@ func TestExemplars(t *testing.T) {
 
 // The names of the original's counters are the same in every format.
 func TestOpenMetricsKeepsNames(t *testing.T) {
-	r := New(Config{CounterLatencies: true})
+	r := New(Config{CounterLatencies: true}, Deps{})
 	ended(r, false)
 	open := scrape(t, r, openMetrics)
 	for _, line := range strings.Split(scrape(t, r, classicText), "\n") {
@@ -61,7 +61,7 @@ func TestOpenMetricsKeepsNames(t *testing.T) {
 }
 
 func TestCalls(t *testing.T) {
-	r := New(Config{})
+	r := New(Config{}, Deps{})
 	c := r.Calls([]string{"ok", "denied"}, 2)
 	env := &infer.Envelope{Protocol: "http"}
 	batch := &infer.Request{Rows: 1, Times: infer.Times{ComputeStart: 1, ComputeEnd: 4_000_000_001, BatchRows: 4}}
@@ -96,7 +96,7 @@ func TestCalls(t *testing.T) {
 }
 
 func TestReloads(t *testing.T) {
-	r := New(Config{})
+	r := New(Config{}, Deps{})
 	r.Reload("policy").Done(nil)
 	r.Reload("policy").Done(errors.New("line 3"))
 	text := scrape(t, r, classicText)
@@ -109,7 +109,7 @@ func TestReloads(t *testing.T) {
 }
 
 func TestSources(t *testing.T) {
-	r := New(Config{Version: "1.2.3"})
+	r := New(Config{Version: "1.2.3"}, Deps{})
 	r.Add(func(gauge, counter func(string, string, float64, ...string)) {
 		gauge("sluice_connections", "Open.", 3, "protocol", "http")
 		counter("sluice_x_total", "X.", 4)
@@ -126,7 +126,7 @@ func TestSources(t *testing.T) {
 func BenchmarkDone(b *testing.B) {
 	for name, sampled := range map[string]bool{"plain": false, "exemplar": true} {
 		b.Run(name, func(b *testing.B) {
-			r := New(Config{CounterLatencies: true})
+			r := New(Config{CounterLatencies: true}, Deps{})
 			m := r.Model("m", 1, nil, true)
 			env := &infer.Envelope{Span: infer.SpanContext{Trace: infer.TraceID{1}, Sampled: sampled}}
 			req := &infer.Request{Envelope: env, Times: infer.Times{RequestStart: 1, QueueStart: 1, ComputeStart: 1000, ComputeInputEnd: 1100,
@@ -143,7 +143,7 @@ func BenchmarkDone(b *testing.B) {
 // name, or the whole scrape would fail.
 func TestAPrincipalCalledOther(t *testing.T) {
 	for _, first := range []string{"other", "one"} {
-		r := New(Config{})
+		r := New(Config{}, Deps{})
 		c := r.Calls([]string{"ok"}, 1)
 		for _, name := range []string{first, "two", "other"} {
 			c.Ended(&infer.Envelope{Protocol: "http", Principal: &infer.Principal{Name: name}}, &infer.End{}, "ok")

@@ -52,11 +52,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		m.collect(out)
 	}
 	w := writer{out}
-	if r.caches != nil {
-		w.collectCaches(r.caches())
-	}
-	if r.limits != nil {
-		w.collectLimits(r.limits())
+	if r.deps.Caches != nil {
+		w.collectCaches(r.deps.Caches())
 	}
 	for _, wk := range workers {
 		wk.collect(w)

@@ -8,7 +8,7 @@ import (
 // What a load report counts: all requests that ended but invalid ones, failures that were
 // no caller's doing, and what the batches cost.
 func TestCounts(t *testing.T) {
-	got := busyModel(New(Config{})).Counts()
+	got := busyModel(New(Config{}, Deps{})).Counts()
 	want := Counts{Requests: 8, Failed: 4, Executed: 3, Compute: 14 * time.Millisecond}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)

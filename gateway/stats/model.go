@@ -115,7 +115,7 @@ func newModel(r *Registry, key, name string, version int64, tags map[string]stri
 		m.batchSize = newHistogram("sluice_batch_size", "Rows of each execution.", labels, prometheus.ExponentialBuckets(1, 2, 10))
 	}
 	if r.cfg.SummaryLatencies {
-		if r.caches != nil {
+		if r.deps.Caches != nil {
 			m.hitSummary, m.missSummary = newCacheSummary(r, "hit", labels), newCacheSummary(r, "miss", labels)
 		}
 		for p := range m.summaries {

@@ -38,17 +38,24 @@ func DefaultQuantiles() map[float64]float64 {
 	return map[float64]float64{0.5: 0.05, 0.9: 0.01, 0.95: 0.001, 0.99: 0.001, 0.999: 0.001}
 }
 
+// Deps are where figures of others come from.
+type Deps struct {
+	// Caches gives the figures of the response cache's levels; nil: there is no response
+	// cache.
+	Caches func() []cache.Figures
+	// Models has the metrics that models make themselves, which are part of every scrape. It
+	// describes nothing in advance, and its families have names of their own. nil: none.
+	Models prometheus.Collector
+}
+
 // Registry holds all records and writes them out.
 type Registry struct {
 	cfg     Config
+	deps    Deps
 	gather  *prometheus.Registry
 	started time.Time
 	cpu     *cpuReader
-	caches  func() []cache.Figures // nil: there is no response cache
-	limits  func() LimitFigures    // nil: callers are not limited
-	traces  atomic.Uint64          // that were lost
-
-	before func(http.Handler) http.Handler
+	traces  atomic.Uint64 // that were lost
 
 	mu      sync.Mutex
 	models  map[string]*Model
@@ -60,18 +67,18 @@ type Registry struct {
 }
 
 // New makes an empty registry. Nothing of it is shared with other registries.
-func New(cfg Config) *Registry {
+func New(cfg Config, deps Deps) *Registry {
 	if len(cfg.Quantiles) == 0 {
 		cfg.Quantiles = DefaultQuantiles()
 	}
 	r := &Registry{
 		cfg:     cfg,
+		deps:    deps,
 		gather:  prometheus.NewRegistry(),
 		started: time.Now(),
 		models:  map[string]*Model{},
 		workers: map[string]*Worker{},
 		fronts:  map[string]*Front{},
-		before:  func(h http.Handler) http.Handler { return h },
 		reloads: map[string]*Reload{},
 	}
 	if cfg.CPU {
@@ -79,6 +86,9 @@ func New(cfg Config) *Registry {
 	}
 	r.gather.MustRegister(collector{r}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if deps.Models != nil {
+		r.gather.MustRegister(deps.Models)
+	}
 	return r
 }
 
@@ -165,14 +175,15 @@ func (r *Registry) Handler() http.Handler {
 	})
 }
 
-// Before puts what f makes before the metrics, to decide who may read them. It is called
-// before Serve.
-func (r *Registry) Before(f func(metrics http.Handler) http.Handler) { r.before = f }
-
-// Serve answers on l until ctx ends, then closes it and waits up to a second for
-// scrapes under way. l is closed on return.
-func (r *Registry) Serve(ctx context.Context, l net.Listener) error {
-	srv := &http.Server{Handler: r.before(r.Handler()), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+// Serve answers on l, by a handler that guard puts before Handler, until ctx ends. Then it
+// closes l and waits up to a second for scrapes under way. guard decides who may read the
+// metrics; nil: everybody. l is closed on return.
+func (r *Registry) Serve(ctx context.Context, l net.Listener, guard func(metrics http.Handler) http.Handler) error {
+	handler := r.Handler()
+	if guard != nil {
+		handler = guard(handler)
+	}
+	srv := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(l) }()

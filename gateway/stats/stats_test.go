@@ -90,7 +90,7 @@ func busyModel(r *Registry) *Model {
 }
 
 func TestMetrics(t *testing.T) {
-	r := New(Config{CounterLatencies: true, CPU: true, GPU: true})
+	r := New(Config{CounterLatencies: true, CPU: true, GPU: true}, Deps{})
 	m := busyModel(r)
 	text := scrape(t, r, "")
 	const l = `{model="mlp",team="vision",version="2"}`
@@ -139,7 +139,7 @@ func TestMetrics(t *testing.T) {
 }
 
 func TestSwitches(t *testing.T) {
-	r := New(Config{SummaryLatencies: true, Quantiles: map[float64]float64{0.5: 0.05}})
+	r := New(Config{SummaryLatencies: true, Quantiles: map[float64]float64{0.5: 0.05}}, Deps{})
 	busyModel(r)
 	text := scrape(t, r, "")
 	wantLines(t, text, `nv_inference_request_summary_us{model="mlp",team="vision",version="2",quantile="0.5"} 10000`,
@@ -150,7 +150,7 @@ func TestSwitches(t *testing.T) {
 }
 
 func TestReloadSharesTheRecord(t *testing.T) {
-	r := New(Config{})
+	r := New(Config{}, Deps{})
 	old := r.Model("m", 1, nil, false)
 	old.Done(request(), nil)
 	fresh := r.Model("m", 1, nil, false)
@@ -168,7 +168,7 @@ func TestReloadSharesTheRecord(t *testing.T) {
 }
 
 func TestStatistics(t *testing.T) {
-	m := busyModel(New(Config{}))
+	m := busyModel(New(Config{}, Deps{}))
 	hit := request()
 	hit.Times = infer.Times{RequestStart: 1, RequestEnd: 1 + ms, CacheLookup: ms / 2, CacheHit: true}
 	m.Done(hit, nil)
@@ -196,7 +196,7 @@ func TestStatistics(t *testing.T) {
 
 func TestExactUnderConcurrency(t *testing.T) {
 	const goroutines, each = 8, 2000
-	r := New(Config{CounterLatencies: true})
+	r := New(Config{CounterLatencies: true}, Deps{})
 	m := r.Model("m", 1, nil, true)
 	var wg sync.WaitGroup
 	for range goroutines {
@@ -216,7 +216,7 @@ func TestExactUnderConcurrency(t *testing.T) {
 }
 
 func TestWorkersAndFronts(t *testing.T) {
-	r := New(Config{GPU: true})
+	r := New(Config{GPU: true}, Deps{})
 	w := r.Worker("gpu0")
 	w.SetUp(true)
 	w.Restarted()
@@ -252,7 +252,7 @@ func TestServe(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- New(Config{}).Serve(ctx, l) }()
+	go func() { done <- New(Config{}, Deps{}).Serve(ctx, l, nil) }()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	for _, c := range []struct {
 		method, path string
@@ -309,7 +309,7 @@ func BenchmarkRequest(b *testing.B) {
 		cfg  Config
 	}{{"default", Config{CounterLatencies: true}}, {"summaries", Config{CounterLatencies: true, SummaryLatencies: true}}} {
 		b.Run(c.name, func(b *testing.B) {
-			m := New(c.cfg).Model("m", 1, nil, true)
+			m := New(c.cfg, Deps{}).Model("m", 1, nil, true)
 			req := request()
 			b.ReportAllocs()
 			for b.Loop() {
@@ -318,7 +318,7 @@ func BenchmarkRequest(b *testing.B) {
 		})
 	}
 	b.Run("execution", func(b *testing.B) {
-		m := New(Config{}).Model("m", 1, nil, true)
+		m := New(Config{}, Deps{}).Model("m", 1, nil, true)
 		b.ReportAllocs()
 		for b.Loop() {
 			m.Queued(1)
@@ -327,7 +327,7 @@ func BenchmarkRequest(b *testing.B) {
 		}
 	})
 	b.Run("failure", func(b *testing.B) {
-		m := New(Config{}).Model("m", 1, nil, true)
+		m := New(Config{}, Deps{}).Model("m", 1, nil, true)
 		req, err := request(), errors.New("x")
 		b.ReportAllocs()
 		for b.Loop() {

@@ -7,7 +7,7 @@ import (
 
 // Tags that can't be labels cost neither the load of their model nor a scrape.
 func TestTagsThatAreNoLabels(t *testing.T) {
-	r := New(Config{CounterLatencies: true, SummaryLatencies: true})
+	r := New(Config{CounterLatencies: true, SummaryLatencies: true}, Deps{})
 	bad := map[string]string{"": "1", "le": "2", "quantile": "3", "__name__": "4", "model": "five", "version": "six", "\xff": "7", "text": "\xff"}
 	for name := range bad {
 		r.Model("m-"+strings.ToValidUTF8(name, "x"), 1, map[string]string{name: bad[name], "team": "a-b"}, true)

@@ -25,7 +25,7 @@ func (m *metricsFlags) add(fs *pflag.FlagSet) {
 
 // serve runs f with a registry, which is scraped where a flag asks for it.
 func (m *metricsFlags) serve(ctx context.Context, f func(*stats.Registry) error) error {
-	registry := stats.New(stats.Config{})
+	registry := stats.New(stats.Config{}, stats.Deps{})
 	if m.port < 0 {
 		return f(registry)
 	}
@@ -36,7 +36,7 @@ func (m *metricsFlags) serve(ctx context.Context, f func(*stats.Registry) error)
 	m.bound = portOf(listeners[0].Addr())
 	serving, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- registry.Serve(serving, listeners[0]) }()
+	go func() { ended <- registry.Serve(serving, listeners[0], nil) }()
 	err = f(registry)
 	stop()
 	return errors.Join(err, <-ended)
