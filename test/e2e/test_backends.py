@@ -10,7 +10,7 @@ import pytest
 import tritonclient.http as httpclient
 
 import harness
-from test_foreign_worker import COUNTER, ECHO, FOLDER, Stream, Worker
+from foreign_worker import COUNTER, ECHO, FOLDER, Stream, Worker
 
 
 def lay(root, **models):

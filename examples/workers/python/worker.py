@@ -12,14 +12,15 @@ It needs grpcio, protobuf and numpy. Its backends, by the name in a model's conf
               open meanwhile, and the shortest is answered first
     sum       the sum of what other models answer to the same inputs: those that the parameter "models" of its config names
 
-A backend is a class with `load` (may raise Fault), `describe` and `execute`. What a worker must do beside that — Hello, Load,
-Unload, one batch at a time for each instance, cancellation, errors — is in Service and Instance; what a
-model may ask the gateway for, in Gateway.
+A backend is a class with `load` (may raise Fault), `describe`, `execute`, which must end its batch, now or later, and `close`. What
+a worker must do beside that — Hello, Load, Unload, one batch at a time for each instance, cancellation, errors — is in Service; what
+a model may ask the gateway for, in Gateway; messages and tensors, in protocol.py.
 """
 import argparse
 import concurrent.futures
 import itertools
 import os
+import pathlib
 import queue
 import sys
 import threading
@@ -29,52 +30,22 @@ import grpc
 import numpy as np
 
 import protocol as w
+from protocol import Fault, Tensor, headers
 
 PROTOCOL = 2
-TYPES = {w.TYPE_BOOL: np.bool_, w.TYPE_UINT8: np.uint8, w.TYPE_UINT16: np.uint16, w.TYPE_UINT32: np.uint32, w.TYPE_UINT64: np.uint64,
-         w.TYPE_INT8: np.int8, w.TYPE_INT16: np.int16, w.TYPE_INT32: np.int32, w.TYPE_INT64: np.int64, w.TYPE_FP16: np.float16,
-         w.TYPE_FP32: np.float32, w.TYPE_FP64: np.float64}
-KINDS = {np.dtype(t): name for name, t in TYPES.items()}
-
-
-class Fault(Exception):
-    """What a client is told. code is one of proto/worker's Code."""
-
-    def __init__(self, message, code=w.INTERNAL, reason=""):
-        super().__init__(message)
-        self.error = w.Error(code=code, reason=reason, message=message)
-
-
-class Tensor:
-    """A tensor as it came: bytes, with its datatype and shape. array() is a view, for all types but BYTES and BF16."""
-
-    def __init__(self, name, data_type, shape, data):
-        self.name, self.data_type, self.shape, self.data = name, data_type, list(shape), data
-
-    @staticmethod
-    def of(name, array):
-        array = np.ascontiguousarray(array)
-        return Tensor(name, KINDS[array.dtype], array.shape, array.tobytes())
-
-    def array(self):
-        return np.frombuffer(self.data, TYPES[self.data_type]).reshape(self.shape)
+STATUS = {code.value[0]: code for code in grpc.StatusCode}  # by the numbers of proto/worker's Code, which are gRPC's
 
 
 class Job:
-    """One batch on its instance. inputs are the tensors of the whole batch, rows first."""
+    """One batch on its instance. inputs are the tensors of the whole batch, rows first; left is set once nobody waits for an answer."""
 
     def __init__(self, batch, tensors, send, gateway):
-        self.batch, self.send, self.gateway, self.cancelled = batch, send, gateway, set()  # indexes of requests
-        self.ended = self.kept = False
+        self.batch, self.send, self.gateway = batch, send, gateway
+        self.waiting, self.left = set(range(len(batch.requests))), threading.Event()
+        if any(s.HasField("region") for i in batch.inputs for s in i.segments):
+            raise Fault("this worker maps no client's memory", w.UNIMPLEMENTED)
         rest = iter(tensors)
-        self.inputs = []
-        for i in batch.inputs:
-            pieces = []
-            for s in i.segments:
-                if s.HasField("region"):
-                    raise Fault("this worker maps no client's memory", w.UNIMPLEMENTED)
-                pieces.append(next(rest))
-            self.inputs.append(Tensor(i.name, i.data_type, i.shape, b"".join(pieces)))
+        self.inputs = [Tensor(i.name, i.data_type, i.shape, b"".join(next(rest) for _ in i.segments)) for i in batch.inputs]
 
     def input(self, name):
         for t in self.inputs:
@@ -82,8 +53,22 @@ class Job:
                 return t
         raise Fault(f"the model wants an input '{name}'", w.INVALID_ARGUMENT)
 
-    def nobody_waits(self):
-        return len(self.cancelled) == len(self.batch.requests)
+    def run(self, execute):
+        """Has a function answer the batch. What it raises fails the batch, and nothing else."""
+        try:
+            execute(self)
+        except Exception as e:
+            self.end(error=error_of(e))
+
+    def cancel(self, requests):
+        self.waiting.difference_update(requests)
+        if not self.waiting:
+            self.left.set()
+
+    def pause(self, seconds=0):
+        """Waits, and raises once nobody waits for an answer."""
+        if self.left.wait(seconds):
+            raise Fault("nobody waits for the answer", w.CANCELLED, "cancelled")
 
     def respond(self, request, outputs, final=False):
         """Sends one answer to one request, before the batch ends."""
@@ -94,7 +79,6 @@ class Job:
     def free(self, inputs_read=False):
         """The instance takes its next batch, and this one stays open until end, which any thread may call. With inputs_read the gateway
         forgets the inputs, and executes none of the requests again should this worker end."""
-        self.kept = True
         self.send(w.ExecuteResponse(result=w.Result(batch=self.batch.id, more=True, free=True, inputs_read=inputs_read)))
 
     def call(self, model, inputs, request=0, stream=False):
@@ -104,13 +88,8 @@ class Job:
 
     def end(self, outputs=(), error=None):
         """The batch's last result: outputs of the whole batch, an error of all requests, or nothing, where each had its answer."""
-        self.ended = True
         result = w.Result(batch=self.batch.id, outputs=headers(outputs), error=error)
         self.send(w.ExecuteResponse(result=result, tensors=[t.data for t in outputs]))
-
-
-def headers(outputs):
-    return [w.Output(name=t.name, data_type=t.data_type, shape=t.shape) for t in outputs]
 
 
 class Gateway:
@@ -120,8 +99,8 @@ class Gateway:
         self.ids, self.calls, self.open = itertools.count(1), queue.SimpleQueue(), {}
 
     def infer(self, call, model, inputs, stream):
-        call.id, answers = next(self.ids), queue.SimpleQueue()
-        self.open[call.id] = answers
+        call.id = next(self.ids)
+        answers = self.open[call.id] = queue.SimpleQueue()
         call.infer.CopyFrom(w.Inference(model=model, inputs=headers(inputs), stream=stream))
         call.tensors.extend(t.data for t in inputs)
         self.calls.put(call)
@@ -161,7 +140,8 @@ class Echo:
 
     def load(self, c):
         if len(c.input) != len(c.output):
-            raise Fault(f"the echo backend wants as many outputs as inputs, the model config has {len(c.input)} and {len(c.output)}", w.INVALID_ARGUMENT)
+            counts = f"{len(c.input)} and {len(c.output)}"
+            raise Fault(f"the echo backend wants as many outputs as inputs, the model config has {counts}", w.INVALID_ARGUMENT)
         self.names = [(i.name, o.name) for i, o in zip(c.input, c.output)]
 
     def describe(self, c):
@@ -171,11 +151,8 @@ class Echo:
         pass
 
     def execute(self, job):
-        outputs = []
-        for given, wanted in self.names:
-            t = job.input(given)
-            outputs.append(Tensor(wanted, t.data_type, t.shape, t.data))
-        job.end(outputs)
+        given = [(job.input(i), o) for i, o in self.names]
+        job.end([Tensor(name, t.data_type, t.shape, t.data) for t, name in given])
 
 
 class Counter(Echo):
@@ -194,8 +171,7 @@ class Counter(Echo):
     def execute(self, job):
         n = int(job.input("N").array()[0])
         for i in range(n):
-            if job.nobody_waits():
-                raise Fault("nobody waits for the answer", w.CANCELLED, "cancelled")
+            job.pause()
             job.respond(0, [Tensor.of("OUT", np.array([i], np.int32))], final=i == n - 1)
         job.end()
 
@@ -207,29 +183,18 @@ class Sleeper(Echo):
         super().load(c)
         if c.max_batch_size:
             raise Fault("the sleeper backend wants a model without batch dimension", w.INVALID_ARGUMENT)
-        self.room = threading.Semaphore(self.open_requests)  # for all instances together
+        self.threads = concurrent.futures.ThreadPoolExecutor(self.open_requests)  # for all instances together
 
     def execute(self, job):
-        self.room.acquire()
-        job.free()
-        threading.Thread(target=self.late, args=(job,), daemon=True).start()
+        self.threads.submit(job.run, self.late)
 
     def late(self, job):
-        try:
-            end = time.monotonic() + int(job.input("DELAY_MS").array().flat[0]) / 1000
-            while time.monotonic() < end:
-                if job.nobody_waits():
-                    raise Fault("nobody waits for the answer", w.CANCELLED, "cancelled")
-                time.sleep(0.001)
-            super().execute(job)
-        except Exception as e:
-            job.end(error=error_of(e))
-        finally:
-            self.room.release()  # after the batch's end: there is room for another
+        job.free()  # here, so that no more requests are open than there are threads
+        job.pause(int(job.input("DELAY_MS").array().flat[0]) / 1000)
+        super().execute(job)
 
     def close(self):
-        for _ in range(self.open_requests):
-            self.room.acquire()  # until nothing is open
+        self.threads.shutdown()  # once nothing is open
 
 
 class Sum(Echo):
@@ -250,34 +215,12 @@ def error_of(e):
     return e.error if isinstance(e, Fault) else w.Error(code=w.INTERNAL, message=f"{type(e).__name__}: {e}")
 
 
-class Instance:
-    """A thread that executes the batches of one instance, one after the other. The gateway sends the next when it has the end of the
-    one before, so that one place in the queue would do."""
-
-    def __init__(self, model, name):
-        self.model, self.jobs = model, queue.SimpleQueue()
-        self.thread = threading.Thread(target=self.run, name=name, daemon=True)
-        self.thread.start()
-
-    def run(self):
-        while (job := self.jobs.get()) is not None:
-            try:
-                self.model.execute(job)
-                if not job.ended and not job.kept:
-                    job.end()  # whoever had no answer is told so by the gateway
-            except Exception as e:  # a fault of the model fails its batch, and nothing else
-                job.end(error=error_of(e))
-
-    def close(self):
-        self.jobs.put(None)
-        self.thread.join()
-
-
 class Service:
-    """One gateway at a time is enough for an example, so that models are kept by their handle alone."""
+    """One gateway at a time is enough for an example, so that models are kept by their handle alone: each with a thread for each of
+    its instances."""
 
     def __init__(self):
-        self.models, self.gateway, self.stopping = {}, Gateway(), threading.Event()
+        self.models, self.gateway = {}, Gateway()
 
     def Hello(self, request, context):
         if request.protocol != PROTOCOL:
@@ -290,23 +233,23 @@ class Service:
         try:
             return BACKENDS[request.backend]().describe(request.config)
         except Fault as fault:
-            context.abort(STATUS[fault.error.code], fault.error.message)
+            context.abort(STATUS[fault.error.code], str(fault))
 
     def Load(self, request, context):
+        model = BACKENDS[request.config.backend]()
         try:
-            model = BACKENDS[request.config.backend]()
             model.load(request.config)
         except Fault as fault:
-            context.abort(STATUS[fault.error.code], fault.error.message)
-        self.models[request.handle] = [Instance(model, i.name) for i in request.instances]
+            context.abort(STATUS[fault.error.code], str(fault))
+        self.models[request.handle] = model, [concurrent.futures.ThreadPoolExecutor(1, i.name) for i in request.instances]
         return w.LoadResponse(open_requests=model.open_requests)
 
     def Unload(self, request, context):
-        instances = self.models.pop(request.handle, ())
-        for instance in instances:
-            instance.close()  # after the batches that it has
-        for instance in instances[:1]:
-            instance.model.close()  # after those that are open
+        if loaded := self.models.pop(request.handle, None):
+            model, instances = loaded
+            for instance in instances:
+                instance.shutdown()  # after the batches that it has
+            model.close()  # after those that are open
         return w.UnloadResponse()
 
     def Execute(self, requests, context):
@@ -320,16 +263,15 @@ class Service:
         def read():
             try:
                 for r in requests:
-                    if r.HasField("cancel"):
-                        if job := open_jobs.get(r.cancel.batch):
-                            job.cancelled.add(r.cancel.request)
-                        continue
-                    self.begin(r, open_jobs, send)
+                    if not r.HasField("cancel"):
+                        self.begin(r, open_jobs, send)
+                    elif job := open_jobs.get(r.cancel.batch):
+                        job.cancel([r.cancel.request])
             except grpc.RpcError:
                 pass  # the gateway has gone
             finally:
                 for job in list(open_jobs.values()):
-                    job.cancelled.update(range(len(job.batch.requests)))
+                    job.cancel(set(job.waiting))
                 answers.put(None)
 
         threading.Thread(target=read, daemon=True).start()
@@ -337,12 +279,11 @@ class Service:
 
     def begin(self, r, open_jobs, send):
         try:
+            model, instances = self.models[r.batch.handle]
             job = open_jobs[r.batch.id] = Job(r.batch, r.tensors, send, self.gateway)
-            self.models[r.batch.handle][r.batch.instance].jobs.put(job)
-        except Fault as fault:
-            send(w.ExecuteResponse(result=w.Result(batch=r.batch.id, error=fault.error)))
-        except (KeyError, IndexError):
-            send(w.ExecuteResponse(result=w.Result(batch=r.batch.id, error=w.Error(code=w.NOT_FOUND, message="no such instance is loaded"))))
+            instances[r.batch.instance].submit(job.run, model.execute)
+        except Exception as e:  # of a handle that is not loaded, too
+            send(w.ExecuteResponse(result=w.Result(batch=r.batch.id, error=error_of(e))))
 
     def Calls(self, answers, context):
         gateway = self.gateway = Gateway()  # of this connection
@@ -350,25 +291,18 @@ class Service:
         yield from iter(gateway.calls.get, None)
 
     def Watch(self, request, context):
-        while context.is_active() and not self.stopping.is_set():
-            yield w.WatchResponse(resident_bytes=resident())
-            self.stopping.wait((request.interval_ms or 2000) / 1000)
+        while context.is_active():
+            resident = int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            yield w.WatchResponse(resident_bytes=resident)
+            time.sleep((request.interval_ms or 2000) / 1000)
 
 
-STATUS = {code.value[0]: code for code in grpc.StatusCode}
-
-
-def resident():
-    with open("/proc/self/statm") as f:
-        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def serve(port, service=None, ready=lambda port: None, listen=None):
+def serve(port, ready=lambda port: None, listen=None):
     """Serves at a port of the loopback address; or at listen, where a gateway has started this program: until standard input ends."""
     size = 1 << 30  # of a message: a batch's tensors come in one
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(16), options=[
         ("grpc.max_receive_message_length", size), ("grpc.max_send_message_length", size), ("grpc.so_reuseport", 0)])
-    server.add_generic_rpc_handlers([w.handler(service or Service())])
+    server.add_generic_rpc_handlers([w.handler(Service())])
     port = server.add_insecure_port(listen or f"127.0.0.1:{port}")
     server.start()
     ready(port)
