@@ -211,8 +211,8 @@ func wait(t testing.TB, results chan *infer.Result) *infer.Result {
 	select {
 	case r := <-results:
 		return r
-	case <-time.After(20 * time.Second):
-		t.Fatal("no result after 20 s")
+	case <-time.After(60 * time.Second):
+		t.Fatal("no result after 60 s")
 		return nil
 	}
 }
@@ -220,14 +220,14 @@ func wait(t testing.TB, results chan *infer.Result) *infer.Result {
 // eventually polls until ok.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(60 * time.Second)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("not after 20 s: %s", what)
+			t.Fatalf("not after 60 s: %s", what)
 		}
 	}
 }

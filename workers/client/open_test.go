@@ -1,6 +1,7 @@
 package client
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"testing"
@@ -23,14 +24,17 @@ func repeatSpec(decoupled bool) Spec {
 		Instances: []Instance{{Name: "r_1_0_0"}}}
 }
 
+// forever is a delay in milliseconds that no test waits for.
+const forever = 300_000
+
 // repeats is a batch whose request has an answer after each of so many milliseconds.
-func repeats(delays ...byte) (*infer.Batch, chan *infer.Result) {
+func repeats(delays ...uint32) (*infer.Batch, chan *infer.Result) {
 	b := &infer.Batch{ID: lastBatch.Add(1)}
 	q := &infer.Request{ID: fmt.Sprint(b.ID)}
-	add := func(name string, dt infer.Datatype, values ...byte) {
+	add := func(name string, dt infer.Datatype, values ...uint32) {
 		var data []byte
 		for _, v := range values {
-			data = append(data, v, 0, 0, 0)
+			data = binary.LittleEndian.AppendUint32(data, v)
 		}
 		shape := []int64{int64(len(values))}
 		q.Inputs = append(q.Inputs, infer.Tensor{Name: name, Datatype: dt, Shape: shape, Data: data})
@@ -45,23 +49,48 @@ func repeats(delays ...byte) (*infer.Batch, chan *infer.Result) {
 	return b, results
 }
 
+// expectAll is expect of all results of a batch, wherever among them it is freed: a request may
+// be answered before the result that frees its batch, and an end that comes first frees it too.
+func expectAll(t *testing.T, results chan *infer.Result, want string) {
+	t.Helper()
+	got, frees := "", 0
+	for ended := false; !ended; {
+		r := wait(t, results)
+		if ended = !r.More; r.Free {
+			r.Free = false
+			frees++
+		}
+		got += describeResult(r)
+	}
+	if got != want || frees > 1 {
+		t.Errorf("got %q, freed %d times, want %q", got, frees, want)
+	}
+}
+
 // An instance takes others while its batches are open, and each hears its own answers.
 func testOpenBatches(t *testing.T, w *Workers) {
 	v := load(t, w, repeatSpec(true))
 	defer unload(t, v)
+	open, openResults := repeats(forever)
+	v.Executor(0).Execute(open)
+	expect(t, openResults, "free ")
 	slow, slowResults := repeats(60, 60)
 	v.Executor(0).Execute(slow)
-	expect(t, slowResults, "free ")
+	freed(t, v.Executor(0), slow)
 	for range 20 {
 		quick, results := repeats(1)
 		v.Executor(0).Execute(quick)
-		expect(t, results, "free ")
-		expect(t, results, "OUT=1 IDX=0 ")
-		expect(t, results, "end")
+		expectAll(t, results, "OUT=1 IDX=0 end")
 	}
-	expect(t, slowResults, "OUT=60 IDX=0 ")
-	expect(t, slowResults, "OUT=60 IDX=1 ")
-	expect(t, slowResults, "end")
+	expectAll(t, slowResults, "OUT=60 IDX=0 OUT=60 IDX=1 end")
+	v.Executor(0).Cancel(open, 0)
+	expectAll(t, openResults, "cancelled end")
+}
+
+// freed waits until the instance takes another batch.
+func freed(t *testing.T, e infer.Executor, b *infer.Batch) {
+	t.Helper()
+	eventually(t, "a free instance", func() bool { return !e.Occupied(b.ID) })
 }
 
 // Inputs that are read no more are given back while the batch is open: nothing is left of them in
@@ -73,7 +102,7 @@ func TestInputsReadAreFreed(t *testing.T) {
 	v := load(t, w, s)
 	defer unload(t, v)
 	e := v.Executor(0).(*executor)
-	b, results := repeats(200)
+	b, results := repeats(forever)
 	e.Execute(b)
 	expect(t, results, "free read ")
 	e.mu.Lock()
@@ -93,17 +122,17 @@ func testCancelOpen(t *testing.T, w *Workers) {
 	e := v.Executor(0)
 	var batches []*infer.Batch
 	var results []chan *infer.Result
-	for range 3 {
-		b, r := repeats(250)
+	for _, delay := range []uint32{250, forever, 250} {
+		b, r := repeats(delay)
 		e.Execute(b)
-		expect(t, r, "free ")
+		freed(t, e, b)
 		batches, results = append(batches, b), append(results, r)
 	}
 	e.Cancel(batches[1], 0)
-	expect(t, results[1], "cancelled end")
+	expectAll(t, results[1], "cancelled end")
 	e.Cancel(batches[1], 0) // it has ended
-	expect(t, results[0], "OUT=250 IDX=0 end")
-	expect(t, results[2], "OUT=250 IDX=0 end")
+	expectAll(t, results[0], "OUT=250 IDX=0 end")
+	expectAll(t, results[2], "OUT=250 IDX=0 end")
 }
 
 // Unload waits for open batches.
@@ -111,9 +140,9 @@ func testUnloadOpen(t *testing.T, w *Workers) {
 	v := load(t, w, repeatSpec(false))
 	b, results := repeats(100)
 	v.Executor(0).Execute(b)
-	expect(t, results, "free ")
+	freed(t, v.Executor(0), b)
 	unload(t, v)
-	expect(t, results, "OUT=100 IDX=0 end")
+	expectAll(t, results, "OUT=100 IDX=0 end")
 }
 
 // A worker's death fails what it had open and what came behind that, the oldest first.
@@ -125,7 +154,7 @@ func TestLostWithOpenBatches(t *testing.T) {
 			var results []chan *infer.Result
 			order := make(chan uint64, 8)
 			for range 3 {
-				b, r := repeats(255, 255)
+				b, r := repeats(forever)
 				b.Deliver = func(res *infer.Result) {
 					if !res.More {
 						order <- b.ID
