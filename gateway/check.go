@@ -27,7 +27,8 @@ func Check(ctx context.Context, cfg Config, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, store.Close(context.WithoutCancel(ctx))) }()
 	conf := repository.Config{Paths: paths, NoAutoComplete: r.NoAutoComplete, BackendOptions: r.BackendOptions,
-		ConfigName: r.ConfigName, Namespacing: r.Namespacing, WarmupRequests: r.WarmupRequests, Known: r.Known, Backends: r.Backends}
+		ConfigName: r.ConfigName, Namespacing: r.Namespacing, WarmupRequests: r.WarmupRequests, Known: r.Known,
+		Backends: r.Backends}
 	report, err := checkWithWorkers(ctx, &cfg, conf)
 	if err != nil {
 		if _, err := fmt.Fprintf(out, "The workers can't be asked, so model files are not opened: %v\n\n", err); err != nil {

@@ -182,11 +182,13 @@ func DefaultConfig() Config {
 			KeepaliveTime: 2 * time.Hour, KeepaliveTimeout: 20 * time.Second, MinPingInterval: 5 * time.Minute, MaxPingStrikes: 2, MaxPingsWithoutData: 2},
 		Metrics: MetricsConfig{Listen: Listen{Allow: true, Port: 8002}, GPU: true, CPU: true, Interval: 2 * time.Second,
 			Counters: true},
-		Observe:   ObserveConfig{AccessLog: accesslog.DefaultConfig()},
-		Workers:   WorkersConfig{Local: true, Wait: repository.DefaultWorkerWait, ProcessLimit: 64, RequestArena: 256 << 20, ResponseArena: 256 << 20},
+		Observe: ObserveConfig{AccessLog: accesslog.DefaultConfig()},
+		Workers: WorkersConfig{Local: true, Wait: repository.DefaultWorkerWait, ProcessLimit: 64,
+			RequestArena: 256 << 20, ResponseArena: 256 << 20},
 		XDS:       DefaultXDS(),
 		Sequences: SequencesConfig{SlotTimeout: time.Minute},
-		BodyLimit: 1 << 30, ResponseLimit: 512 << 20, ClassesLimit: classification.DefaultMaxBytes, CallDepth: calls.DefaultDepth,
+		BodyLimit: 1 << 30, ResponseLimit: 512 << 20, ClassesLimit: classification.DefaultMaxBytes,
+		CallDepth: calls.DefaultDepth,
 	}
 }
 

@@ -118,7 +118,8 @@ func (g *Gateway) build(ctx context.Context) (err error) {
 		return err
 	}
 	g.openCalls()
-	if g.workers, err = client.Start(ctx, conf, client.Deps{Log: g.logger, Responses: g.responses, Calls: g.calls}); err != nil {
+	g.workers, err = client.Start(ctx, conf, client.Deps{Log: g.logger, Responses: g.responses, Calls: g.calls})
+	if err != nil {
 		return err
 	}
 	g.limiter = g.cfg.RateLimit.limiter()

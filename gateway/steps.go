@@ -54,7 +54,8 @@ func stepOf(m schedule.Pinned, req *infer.Request) (*repository.Model, error) {
 	}
 	if req.Within.Stuck(v.Executors()) {
 		return nil, infer.Refusef(infer.Unavailable, infer.ReasonCallCycle,
-			"%smodel '%s' is called for a request that all of its instances wait for: it calls itself, directly or through others, and has %d",
+			"%smodel '%s' is called for a request that all of its instances wait for: "+
+				"it calls itself, directly or through others, and has %d",
 			req.Prefix(), req.Model, len(v.Executors()))
 	}
 	return v, nil

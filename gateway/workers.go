@@ -102,7 +102,8 @@ func findPrograms(directory string) ([]client.LocalWorker, error) {
 		all = append(all, client.LocalWorker{Name: "backend " + e.Name(), Path: path, Program: true})
 	}
 	if len(all) > maxPrograms {
-		return nil, fmt.Errorf("--backend-directory: %s holds %d worker programs, the most is %d", directory, len(all), maxPrograms)
+		return nil, fmt.Errorf("--backend-directory: %s holds %d worker programs, the most is %d", directory,
+			len(all), maxPrograms)
 	}
 	return all, nil
 }
@@ -188,8 +189,11 @@ func (w repositoryWorkers) Devices() []repository.Device {
 
 // loadSpec is a version as the workers' client wants it, without instances.
 func loadSpec(spec *repository.LoadSpec) client.Spec {
-	return client.Spec{Name: spec.Name, Namespace: spec.Namespace, Version: spec.Version, ModelDir: spec.ModelDir, ModelFile: spec.ModelFile,
-		Config: spec.Config, Backend: spec.Backend, BackendFile: spec.BackendFile, Options: spec.Options, Changed: spec.Changed}
+	return client.Spec{
+		Name: spec.Name, Namespace: spec.Namespace, Version: spec.Version, ModelDir: spec.ModelDir,
+		ModelFile: spec.ModelFile, Config: spec.Config, Backend: spec.Backend, BackendFile: spec.BackendFile,
+		Options: spec.Options, Changed: spec.Changed,
+	}
 }
 
 // Load loads a version.

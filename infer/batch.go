@@ -157,7 +157,8 @@ func Split(out []Tensor, outputs []Tensor, n, first, rows int) ([]Tensor, error)
 // splitResident cuts rows of a resident output, which is none of BYTES.
 func splitResident(o *Tensor, n, first, rows int) (Tensor, error) {
 	if size, err := ByteSize(o.Datatype, o.Shape); err != nil || o.Datatype == Bytes || size != o.Place.Size {
-		return Tensor{}, Errorf(Internal, "output '%s' of %s %v has %d bytes of device memory", o.Name, o.Datatype, o.Shape, o.Place.Size)
+		return Tensor{}, Errorf(Internal, "output '%s' of %s %v has %d bytes of device memory", o.Name, o.Datatype,
+			o.Shape, o.Place.Size)
 	}
 	row := o.Place.Size / int64(n)
 	t := Tensor{Name: o.Name, Datatype: o.Datatype, Shape: append([]int64(nil), o.Shape...),

@@ -66,7 +66,7 @@ const (
 	ReasonSequenceSlots Reason = "sequence_slots"    // a new sequence has waited too long for a slot of an instance
 	ReasonSequenceLost  Reason = "sequence_lost"     // the sequence has ended, or a newer one of its ID lives elsewhere
 	ReasonUnplaced      Reason = "sequence_unplaced" // nothing in the mesh says where the sequence lives
-	ReasonCallCycle     Reason = "call_cycle"        // a call of a model that only its own ancestors' instances could serve
+	ReasonCallCycle     Reason = "call_cycle"        // a call that only its own ancestors' instances could serve
 	ReasonCallDepth     Reason = "call_depth"        // models call one another too deep
 	ReasonSlowClient    Reason = "slow_client"       // answers of a stream wait for their client beyond the bound
 

@@ -117,7 +117,8 @@ func (x *execution) checkDeviceOutput(t *infer.Tensor) (deviceBuffer, error) {
 	}
 	want, err := infer.ByteSize(t.Datatype, t.Shape)
 	if err != nil || t.Datatype == infer.Invalid || want != b.size {
-		return b, infer.Errorf(infer.Internal, "output '%s' of %s %v has %d bytes of device memory, want %d", t.Name, t.Datatype, t.Shape, b.size, want)
+		return b, infer.Errorf(infer.Internal, "output '%s' of %s %v has %d bytes of device memory, want %d", t.Name,
+			t.Datatype, t.Shape, b.size, want)
 	}
 	return b, nil
 }

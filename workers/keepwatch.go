@@ -165,9 +165,11 @@ func (k *keptBatch) tell(i int, cause error, last bool) {
 func (k *keptBatch) abandon(i int, age time.Duration) {
 	r, inst := &k.x.requests[i], k.x.inst
 	inst.worker.faults.Add(1)
-	inst.log.Error("a backend kept a request open, and nothing was heard of it: it is failed", "request_id", r.ID(), "silent", age,
+	inst.log.Error("a backend kept a request open, and nothing was heard of it: it is failed", "request_id", r.ID(),
+		"silent", age,
 		"cancelled", k.watch[i].gone > 0)
-	err := infer.Errorf(infer.Internal, "the model gave no answer for %v, and its request is failed", age.Round(time.Millisecond))
+	err := infer.Errorf(infer.Internal, "the model gave no answer for %v, and its request is failed",
+		age.Round(time.Millisecond))
 	k.tell(i, err, true)
 	atomic.StoreUint32(&r.gone, 1)
 	k.x.fail(i, err)

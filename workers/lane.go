@@ -250,7 +250,8 @@ func (l *lane) keep(descriptor []byte, blocks []*block, resident []uint32) uint6
 		l.sent = append(l.sent, sent{})
 	}
 	s := &l.sent[token]
-	s.used, s.memory, s.blocks, s.resident = true, descriptor, append(s.blocks[:0], blocks...), append(s.resident[:0], resident...)
+	s.used, s.memory = true, descriptor
+	s.blocks, s.resident = append(s.blocks[:0], blocks...), append(s.resident[:0], resident...)
 	for _, b := range blocks {
 		b.refs++
 	}

@@ -72,7 +72,8 @@ func describeSpec(r *worker.DescribeRequest) (backend.Spec, error) {
 // backendFile is the file of a backend that another one runs; "" for none.
 func backendFile(model string, o *worker.BackendOptions) (string, error) {
 	if file := o.GetFile(); file != "" && (!filepath.IsAbs(file) || filepath.Clean(file) != file) {
-		return "", infer.Errorf(infer.InvalidArg, "model '%s': the path of its backend's file is not absolute and clean", model)
+		return "", infer.Errorf(infer.InvalidArg,
+			"model '%s': the path of its backend's file is not absolute and clean", model)
 	}
 	return o.GetFile(), nil
 }

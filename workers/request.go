@@ -108,7 +108,8 @@ func (x *execution) cutRows(t *infer.Tensor) {
 		x.shapes = append(x.shapes, t.Shape...)
 		shape := x.shapes[s:len(x.shapes):len(x.shapes)]
 		shape[0] = int64(r.wire.Rows)
-		place := infer.Place{Region: t.Place.Region, Offset: t.Place.Offset + int64(r.first)*row, Size: int64(r.wire.Rows) * row}
+		place := infer.Place{Region: t.Place.Region, Offset: t.Place.Offset + int64(r.first)*row,
+			Size: int64(r.wire.Rows) * row}
 		r.inputs = append(r.inputs, infer.Tensor{Name: t.Name, Datatype: t.Datatype, Shape: shape, Place: place})
 	}
 }
@@ -127,7 +128,8 @@ func (x *execution) cutRagged(t *infer.Tensor, extents [][]int64) {
 			if n, err := infer.ByteSize(t.Datatype, shape); err == nil {
 				place.Size = min(n, t.Place.Size-int64(at))
 			}
-			x.requests[i].inputs = append(x.requests[i].inputs, infer.Tensor{Name: t.Name, Datatype: t.Datatype, Shape: shape, Place: place})
+			x.requests[i].inputs = append(x.requests[i].inputs,
+				infer.Tensor{Name: t.Name, Datatype: t.Datatype, Shape: shape, Place: place})
 			at += int(place.Size)
 			continue
 		}

@@ -57,10 +57,11 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.config.TLS.CA, "tls-ca", "", "PEM file of the authorities of the gateways' certificates")
 	f.BoolVar(&o.config.Insecure, "insecure", false, "serve a loopback address without TLS")
 	f.DurationVar(&o.config.ExitTimeout, "exit-timeout", 0, "longest wait for batches in flight when stopping (default 30s)")
-	f.DurationVar(&o.config.OpenTimeout, "open-request-timeout", 0, "how long nothing may be heard of a request without a timeout of its own that a "+
-		"backend keeps open; it is then failed (environment: "+openTimeout+"; default 5m)")
-	f.Int64Var(&o.config.DeviceMemory, "device-memory-byte-size", workers.DefaultDeviceMemory, "most memory of the GPU for tensors that instances are "+
-		"handed or leave for each other; 0: none")
+	f.DurationVar(&o.config.OpenTimeout, "open-request-timeout", 0,
+		"how long nothing may be heard of a request without a timeout of its own that a backend "+
+			"keeps open; it is then failed (environment: "+openTimeout+"; default 5m)")
+	f.Int64Var(&o.config.DeviceMemory, "device-memory-byte-size", workers.DefaultDeviceMemory,
+		"most memory of the GPU for tensors that instances are handed or leave for each other; 0: none")
 	f.StringVar(&o.onnxruntime, "onnxruntime", os.Getenv("SLUICE_ONNXRUNTIME"),
 		"shared library of ONNX Runtime (environment: SLUICE_ONNXRUNTIME; default: lib/libonnxruntime.so.* beside this program)")
 	f.StringVar(&o.probe, "probe", "", "say by the exit status whether a worker listens at this address, and do nothing else")

@@ -88,7 +88,8 @@ func (c Config) Validate() error {
 
 // load reads all files into a new state.
 func (a *Auth) load(r *configfile.Reading) (*loading, error) {
-	l := &loading{files: r, log: a.deps.Log, fresh: func() { a.epoch.Add(1) }, sources: maps.Clone(a.sources), used: map[sourceID]*source{}}
+	l := &loading{files: r, log: a.deps.Log, fresh: func() { a.epoch.Add(1) }, sources: maps.Clone(a.sources),
+		used: map[sourceID]*source{}}
 	return l, l.load(&a.cfg)
 }
 

@@ -84,9 +84,12 @@ func (c *Calls) Infer(ctx context.Context, from *client.Calling, req *infer.Requ
 }
 
 // find decides on a call and pins its model.
-func (c *Calls) find(ctx context.Context, steps Steps, from *client.Calling, req *infer.Request) (schedule.Pinned, error) {
+func (c *Calls) find(
+	ctx context.Context, steps Steps, from *client.Calling, req *infer.Request,
+) (schedule.Pinned, error) {
 	if req.Depth > c.cfg.Depth {
-		return nil, infer.Refusef(infer.InvalidArg, infer.ReasonCallDepth, "model '%s' calls model '%s' more than %d deep", from.Model, req.Model,
+		return nil, infer.Refusef(infer.InvalidArg, infer.ReasonCallDepth,
+			"model '%s' calls model '%s' more than %d deep", from.Model, req.Model,
 			c.cfg.Depth)
 	}
 	if err := c.deps.Allowed(from.Call, req.Model); err != nil {
@@ -96,7 +99,8 @@ func (c *Calls) find(ctx context.Context, steps Steps, from *client.Calling, req
 	if req.Version != "" {
 		n, err := strconv.ParseInt(req.Version, 10, 64)
 		if err != nil || n < 0 {
-			return nil, infer.Errorf(infer.InvalidArg, "model '%s' calls version '%s' of model '%s', which is no number", from.Model, req.Version, req.Model)
+			return nil, infer.Errorf(infer.InvalidArg,
+				"model '%s' calls version '%s' of model '%s', which is no number", from.Model, req.Version, req.Model)
 		}
 		step.Version = n
 	}
@@ -116,7 +120,8 @@ func (c *Calls) Do(ctx context.Context, from *client.Calling, call *worker.Call)
 		if err := c.mayControl(from, what.Unload.GetModel()); err != nil {
 			return nil, err
 		}
-		return answer, c.deps.Models().Unload(infer.WithCaller(ctx, from.Call.Caller()), what.Unload.GetModel(), what.Unload.GetDependents())
+		return answer, c.deps.Models().Unload(infer.WithCaller(ctx, from.Call.Caller()), what.Unload.GetModel(),
+			what.Unload.GetDependents())
 	case *worker.Call_Ready:
 		env := *from.Call
 		env.Action = infer.ActionHealth

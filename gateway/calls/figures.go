@@ -111,7 +111,8 @@ func valueOf(u *worker.MetricUpdate) (float64, error) {
 		v, ok = c.Observe, u.GetKind() == worker.MetricUpdate_HISTOGRAM
 	}
 	if !ok || math.IsNaN(v) || math.IsInf(v, 0) {
-		return 0, infer.Errorf(infer.InvalidArg, "metric '%s': a %s can't change so, by %v", u.GetFamily(), strings.ToLower(u.GetKind().String()), v)
+		return 0, infer.Errorf(infer.InvalidArg, "metric '%s': a %s can't change so, by %v", u.GetFamily(),
+			strings.ToLower(u.GetKind().String()), v)
 	}
 	return v, nil
 }
@@ -125,11 +126,15 @@ func (f *figures) findLocked(owner string, u *worker.MetricUpdate) (*series, err
 			return nil, err
 		}
 		if len(f.families) >= maxFamilies {
-			return nil, infer.Refusef(infer.ResourceExhausted, infer.ReasonMemory, "metric '%s': models have %d families already", u.GetFamily(), maxFamilies)
+			return nil, infer.Refusef(infer.ResourceExhausted, infer.ReasonMemory,
+				"metric '%s': models have %d families already", u.GetFamily(), maxFamilies)
 		}
-		fam = &family{name: u.GetFamily(), help: u.GetHelp(), kind: u.GetKind(), labels: labels, buckets: u.GetBuckets(), series: map[string]*series{}}
-	} else if fam.kind != u.GetKind() || !slices.Equal(fam.labels, labels) || len(u.GetBuckets()) > 0 && !slices.Equal(fam.buckets, u.GetBuckets()) {
-		return nil, infer.Errorf(infer.InvalidArg, "metric '%s' is a %s with the labels %q; this is a %s with %q, or has other buckets", fam.name,
+		fam = &family{name: u.GetFamily(), help: u.GetHelp(), kind: u.GetKind(), labels: labels,
+			buckets: u.GetBuckets(), series: map[string]*series{}}
+	} else if fam.kind != u.GetKind() || !slices.Equal(fam.labels, labels) ||
+		len(u.GetBuckets()) > 0 && !slices.Equal(fam.buckets, u.GetBuckets()) {
+		return nil, infer.Errorf(infer.InvalidArg,
+			"metric '%s' is a %s with the labels %q; this is a %s with %q, or has other buckets", fam.name,
 			strings.ToLower(fam.kind.String()), fam.labels, strings.ToLower(u.GetKind().String()), labels)
 	}
 	key, err := keyOf(u, labels)
@@ -141,10 +146,12 @@ func (f *figures) findLocked(owner string, u *worker.MetricUpdate) (*series, err
 		return s, nil
 	}
 	if len(f.owned[owner]) >= maxModelSeries {
-		return nil, infer.Refusef(infer.ResourceExhausted, infer.ReasonMemory, "metric '%s': the model has %d series already", fam.name, maxModelSeries)
+		return nil, infer.Refusef(infer.ResourceExhausted, infer.ReasonMemory,
+			"metric '%s': the model has %d series already", fam.name, maxModelSeries)
 	}
 	if s == nil {
-		s = &series{family: fam, key: key, desc: prometheus.NewDesc(fam.name, fam.help, nil, maps.Clone(u.GetLabels())), counts: make([]uint64, len(fam.buckets))}
+		desc := prometheus.NewDesc(fam.name, fam.help, nil, maps.Clone(u.GetLabels()))
+		s = &series{family: fam, key: key, desc: desc, counts: make([]uint64, len(fam.buckets))}
 		fam.series[key] = s
 		f.families[fam.name] = fam
 	}
@@ -160,7 +167,8 @@ func (f *figures) findLocked(owner string, u *worker.MetricUpdate) (*series, err
 func checkFamily(u *worker.MetricUpdate, labels []string) error {
 	name := u.GetFamily()
 	if !familyName.MatchString(name) || len(name) > maxFamilyLength {
-		return infer.Errorf(infer.InvalidArg, "metric %q: that is no name of a metric", name[:min(len(name), maxFamilyLength)])
+		return infer.Errorf(infer.InvalidArg, "metric %q: that is no name of a metric",
+			name[:min(len(name), maxFamilyLength)])
 	}
 	for _, prefix := range reserved {
 		if strings.HasPrefix(name, prefix) {
@@ -168,17 +176,21 @@ func checkFamily(u *worker.MetricUpdate, labels []string) error {
 		}
 	}
 	if !utf8.ValidString(u.GetHelp()) || len(u.GetHelp()) > maxHelp {
-		return infer.Errorf(infer.InvalidArg, "metric '%s': its help has %d bytes, or is no text; the most is %d", name, len(u.GetHelp()), maxHelp)
+		return infer.Errorf(infer.InvalidArg, "metric '%s': its help has %d bytes, or is no text; the most is %d",
+			name, len(u.GetHelp()), maxHelp)
 	}
 	for _, l := range labels {
-		if !labelName.MatchString(l) || strings.HasPrefix(l, "__") || l == "le" || l == "quantile" || len(labels) > maxLabels || len(l) > maxLabelValue {
-			return infer.Errorf(infer.InvalidArg, "metric '%s': label %q can't be one, or it has more than %d", name, l[:min(len(l), maxLabelValue)], maxLabels)
+		if !labelName.MatchString(l) || strings.HasPrefix(l, "__") || l == "le" || l == "quantile" ||
+			len(labels) > maxLabels || len(l) > maxLabelValue {
+			return infer.Errorf(infer.InvalidArg, "metric '%s': label %q can't be one, or it has more than %d", name,
+				l[:min(len(l), maxLabelValue)], maxLabels)
 		}
 	}
 	b := u.GetBuckets()
 	histogram := u.GetKind() == worker.MetricUpdate_HISTOGRAM
 	if histogram != (len(b) > 0) || len(b) > maxBuckets {
-		return infer.Errorf(infer.InvalidArg, "metric '%s': a %s with %d buckets; a histogram has 1 to %d, others have none", name,
+		return infer.Errorf(infer.InvalidArg,
+			"metric '%s': a %s with %d buckets; a histogram has 1 to %d, others have none", name,
 			strings.ToLower(u.GetKind().String()), len(b), maxBuckets)
 	}
 	for i := range b {
@@ -194,7 +206,8 @@ func keyOf(u *worker.MetricUpdate, labels []string) (string, error) {
 	for _, l := range labels {
 		v := u.GetLabels()[l]
 		if len(v) > maxLabelValue || !utf8.ValidString(v) {
-			return "", infer.Errorf(infer.InvalidArg, "metric '%s': the value of label '%s' has %d bytes, or is no text; the most is %d", u.GetFamily(), l, len(v),
+			return "", infer.Errorf(infer.InvalidArg,
+				"metric '%s': the value of label '%s' has %d bytes, or is no text; the most is %d", u.GetFamily(), l, len(v),
 				maxLabelValue)
 		}
 		key.WriteString(strconv.Quote(v))

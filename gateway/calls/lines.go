@@ -66,7 +66,8 @@ func (l *lines) write(ctx context.Context, from *client.Calling, line *worker.Lo
 	}
 	log := l.log.With("model", from.Model, "version", from.Version)
 	if dropped > 0 {
-		log.Warn(fmt.Sprintf("%d log lines of the model were dropped: it may write %d at once and %d in a second", dropped, linesAtOnce, linesPerSecond))
+		log.Warn(fmt.Sprintf("%d log lines of the model were dropped: it may write %d at once and %d in a second",
+			dropped, linesAtOnce, linesPerSecond))
 	}
 	text := line.GetText()
 	log.Log(ctx, levelOf(line.GetLevel()), strings.ToValidUTF8(text[:min(len(text), maxLine)], "\ufffd"))

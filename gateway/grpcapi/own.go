@@ -21,7 +21,8 @@ func newOwn(cfg *Config, service *Service, t *tls.Config) (*h2.Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	deps := h2.Deps{Methods: service.Methods(), Memory: service.bodies, Codec: service.Codec(), Responses: service.heap.Budget, Log: log}
+	deps := h2.Deps{Methods: service.Methods(), Memory: service.bodies, Codec: service.Codec(),
+		Responses: service.heap.Budget, Log: log}
 	server, err := h2.New(c, deps)
 	if err != nil {
 		return nil, err

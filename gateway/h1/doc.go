@@ -2,8 +2,9 @@
 // large bodies. A connection has one goroutine, which reads a request and runs its
 // handler, or rests without one: see Handler.Light. An answer that the handler has at once
 // it writes; one that comes later is written by whoever brings it, without blocking, while
-// the goroutine waits for the next request. Bodies are read straight into the handler's memory, answers are written from
-// where they lie, and pipelined requests are answered one by one.
+// the goroutine waits for the next request. Bodies are read straight into the handler's
+// memory, answers are written from where they lie, and pipelined requests are answered one
+// by one.
 //
 // It serves the plain case: GET and POST with a Host, a Content-Length or chunked, in
 // the clear. Everything else — HTTP/1.0 and HTTP/2, other methods, upgrades, doubtful

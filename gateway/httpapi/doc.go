@@ -4,8 +4,9 @@
 //
 // The protocol stands apart from the transport. API.Serve turns one Call (method, path,
 // header access, body reader) into one Reply (status, fields, body chunks) and knows
-// nothing of connections; it is API.Start for callers that wait. Server carries calls over net/http, HTTP/1.1 and HTTP/2, with
-// and without TLS; a transport of our own may serve the same API.
+// nothing of connections; it is API.Start for callers that wait. Server carries calls
+// over net/http, HTTP/1.1 and HTTP/2, with and without TLS; a transport of our own may
+// serve the same API.
 //
 // One call: the route and the headers become an infer.Envelope, Pipeline.Open admits it,
 // then the body is read. Its JSON part goes into a pooled buffer and is scanned once;

@@ -27,14 +27,16 @@ const maxPatchTensors = 10_000
 // Source: TritonModel::SetModelConfig and pb_utils.ModelConfig of Triton; texts likewise.
 func (c *completion) patch(p *worker.ConfigPatch) {
 	cfg := c.cfg
-	if n := len(p.GetInput()) + len(p.GetOutput()) + len(p.GetBatchInput()) + len(p.GetBatchOutput()); n > maxPatchTensors {
+	n := len(p.GetInput()) + len(p.GetOutput()) + len(p.GetBatchInput()) + len(p.GetBatchOutput())
+	if n > maxPatchTensors {
 		c.faults.addf("", "the backend of model '%s' describes %d tensors, the most is %d", cfg.Name, n, maxPatchTensors)
 		return
 	}
 	c.patchBatch(p)
 	internal := c.internalInputs()
 	for _, in := range p.GetInput() {
-		if at := slices.IndexFunc(cfg.Input, func(t *modelconfig.ModelInput) bool { return t.Name == in.GetName() }); at >= 0 {
+		named := func(t *modelconfig.ModelInput) bool { return t.Name == in.GetName() }
+		if at := slices.IndexFunc(cfg.Input, named); at >= 0 {
 			c.patchTensor("input", at, cfg.Input[at], in)
 		} else if !internal[in.GetName()] {
 			cfg.Input = append(cfg.Input, proto.CloneOf(in))
@@ -42,7 +44,8 @@ func (c *completion) patch(p *worker.ConfigPatch) {
 		}
 	}
 	for _, out := range p.GetOutput() {
-		if at := slices.IndexFunc(cfg.Output, func(t *modelconfig.ModelOutput) bool { return t.Name == out.GetName() }); at >= 0 {
+		named := func(t *modelconfig.ModelOutput) bool { return t.Name == out.GetName() }
+		if at := slices.IndexFunc(cfg.Output, named); at >= 0 {
 			c.patchTensor("output", at, cfg.Output[at], out)
 		} else if !internal[out.GetName()] {
 			cfg.Output = append(cfg.Output, proto.CloneOf(out))
@@ -71,7 +74,8 @@ func (c *completion) patchBatch(p *worker.ConfigPatch) {
 	case n < 0:
 		c.faults.addf("max_batch_size", "the backend of model '%s' specifies max_batch_size %d", cfg.Name, n)
 	case cfg.MaxBatchSize > n:
-		c.faults.addf("max_batch_size", "configuration specified max_batch_size %d, but the backend of model '%s' specified max_batch_size %d",
+		c.faults.addf("max_batch_size",
+			"configuration specified max_batch_size %d, but the backend of model '%s' specified max_batch_size %d",
 			cfg.MaxBatchSize, cfg.Name, n)
 	case cfg.MaxBatchSize < n:
 		cfg.MaxBatchSize = n
@@ -99,14 +103,18 @@ func (c *completion) patchTensor(what string, at int, have, said proto.Message) 
 }
 
 // contradiction is the fault of a tensor that the config and the backend describe otherwise.
-func (c *completion) contradiction(what string, at int, field protoreflect.FieldDescriptor, have, said protoreflect.Message) {
+func (c *completion) contradiction(
+	what string, at int, field protoreflect.FieldDescriptor, have, said protoreflect.Message,
+) {
 	path := what + "[" + strconv.Itoa(at) + "]." + string(field.Name())
 	switch field.Name() {
 	case "data_type":
-		c.faults.addf(path, "unable to load model '%s', configuration expects datatype %s for %s '%s', model provides %s", c.cfg.Name,
+		c.faults.addf(path,
+			"unable to load model '%s', configuration expects datatype %s for %s '%s', model provides %s", c.cfg.Name,
 			valueText(field, have), what, name(have), valueText(field, said))
 	default:
-		c.faults.addf(path, "model '%s', tensor '%s': the model expects %s %s but the model configuration specifies %s %s", c.cfg.Name,
+		c.faults.addf(path,
+			"model '%s', tensor '%s': the model expects %s %s but the model configuration specifies %s %s", c.cfg.Name,
 			name(have), field.Name(), valueText(field, said), field.Name(), valueText(field, have))
 	}
 }
@@ -118,7 +126,8 @@ func (c *completion) patchPolicy(p *worker.ConfigPatch) {
 		return
 	}
 	if cfg.GetModelTransactionPolicy().GetDecoupled() || c.opts.Source.Given("model_transaction_policy.decoupled") {
-		c.faults.addf("model_transaction_policy.decoupled", "model '%s': the backend specifies decoupled %v but the model configuration specifies decoupled %v",
+		c.faults.addf("model_transaction_policy.decoupled",
+			"model '%s': the backend specifies decoupled %v but the model configuration specifies decoupled %v",
 			cfg.Name, p.GetDecoupled(), cfg.GetModelTransactionPolicy().GetDecoupled())
 		return
 	}
@@ -154,14 +163,18 @@ func (c *completion) patchScheduler(p *worker.ConfigPatch) {
 	switch have {
 	case "":
 		if said == "dynamic_batching" {
-			cfg.SchedulingChoice = &modelconfig.ModelConfig_DynamicBatching{DynamicBatching: proto.CloneOf(p.GetDynamicBatching())}
+			cfg.SchedulingChoice = &modelconfig.ModelConfig_DynamicBatching{
+				DynamicBatching: proto.CloneOf(p.GetDynamicBatching())}
 		} else {
-			cfg.SchedulingChoice = &modelconfig.ModelConfig_SequenceBatching{SequenceBatching: proto.CloneOf(p.GetSequenceBatching())}
+			cfg.SchedulingChoice = &modelconfig.ModelConfig_SequenceBatching{
+				SequenceBatching: proto.CloneOf(p.GetSequenceBatching())}
 		}
 		c.notef("%s, from the backend", said)
 	case said:
 	default:
-		c.faults.addf(have, "Configuration specified scheduling_choice as '%s', but the backend of model '%s' tries to set scheduling_choice as '%s'",
+		c.faults.addf(have,
+			"Configuration specified scheduling_choice as '%s', but the backend of model '%s' "+
+				"tries to set scheduling_choice as '%s'",
 			have, cfg.Name, said)
 	}
 }

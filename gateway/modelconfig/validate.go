@@ -112,13 +112,15 @@ func (v *validation) backend() {
 	if none == nil {
 		none = NoLibrary(cfg.Backend)
 	}
-	v.addf(path, "%s (no worker has backend '%s' of model '%s'; there are: %s%s)", none, cfg.Backend, cfg.Name, list, suggestion(cfg.Backend, names))
+	v.addf(path, "%s (no worker has backend '%s' of model '%s'; there are: %s%s)", none, cfg.Backend, cfg.Name, list,
+		suggestion(cfg.Backend, names))
 }
 
 // NoLibrary is what Triton says where no folder has a backend.
 // Source: backend_model.cc of Triton.
 func NoLibrary(backend string) error {
-	return fmt.Errorf("unable to find backend library for backend '%s', %s", backend, "try specifying runtime on the model configuration.")
+	return fmt.Errorf("unable to find backend library for backend '%s', %s", backend,
+		"try specifying runtime on the model configuration.")
 }
 
 // SafePath says that a path from a config stays in its folder by its text: relative,

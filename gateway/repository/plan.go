@@ -166,7 +166,8 @@ func (p *Plan) Version(ctx context.Context, version int64, verify bool) (*Versio
 	opts := p.options()
 	runner := p.findBackend(&opts, version)
 	v := &VersionPlan{namespace: p.Folder.Namespace, Labels: map[string][]string{}, Spec: LoadSpec{
-		Name: p.Folder.Name, Namespace: p.Folder.Namespace, Version: version, ModelDir: p.Folder.Dir, Config: cfg, Backend: runner.Runner,
+		Name: p.Folder.Name, Namespace: p.Folder.Namespace, Version: version, ModelDir: p.Folder.Dir, Config: cfg,
+		Backend:     runner.Runner,
 		BackendFile: runner.File,
 		ModelFile:   filepath.Join(p.Folder.Dir, strconv.FormatInt(version, 10), cfg.DefaultModelFilename),
 		Options:     p.cfg.options(cfg.Backend, runner.Runner),

@@ -281,7 +281,8 @@ func (w *warmup) load(ctx context.Context, fail context.CancelCauseFunc, executo
 }
 
 func (r *Repository) warmupOf(m *Model, samples []sample) *warmup {
-	return &warmup{m: m, samples: samples, limit: r.cfg.warmupTime(), ids: &r.warmups, plan: ragged.FromConfig(m.Scheduled)}
+	return &warmup{m: m, samples: samples, limit: r.cfg.warmupTime(), ids: &r.warmups,
+		plan: ragged.FromConfig(m.Scheduled)}
 }
 
 // warmup runs the samples of one version.

@@ -31,8 +31,8 @@ func (f *LimitFigures) write(gauge, counter func(name, help string, v float64, l
 		l := &f.Limits[i]
 		counter("sluice_limit_refusals_total", "Calls that a limit on callers refused, by rule.", float64(l.Refused),
 			"rule", l.Rule, "limit", l.Kind, "reason", l.Reason)
-		counter("sluice_limit_shadow_refusals_total", "Calls that a limit in shadow would have refused, by rule.", float64(l.Shadowed),
-			"rule", l.Rule, "limit", l.Kind, "reason", l.Reason)
+		counter("sluice_limit_shadow_refusals_total", "Calls that a limit in shadow would have refused, by rule.",
+			float64(l.Shadowed), "rule", l.Rule, "limit", l.Kind, "reason", l.Reason)
 	}
 	gauge("sluice_limit_rules", "Rules of the limits file.", float64(f.Rules))
 	gauge("sluice_limit_meters", "Meters of callers, models and rules that are in use.", float64(f.Meters))

@@ -194,10 +194,11 @@ func (c *Config) validate() error {
 
 // sharesMemory says that a worker maps the request arena.
 func (c *Config) sharesMemory() bool {
-	return slices.ContainsFunc(c.Local, func(w LocalWorker) bool { return !w.Program }) || slices.ContainsFunc(c.Remote, func(w RemoteWorker) bool {
-		_, ok := w.socket()
-		return ok
-	})
+	return slices.ContainsFunc(c.Local, func(w LocalWorker) bool { return !w.Program }) ||
+		slices.ContainsFunc(c.Remote, func(w RemoteWorker) bool {
+			_, ok := w.socket()
+			return ok
+		})
 }
 
 func (l *LocalWorker) name() string {

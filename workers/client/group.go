@@ -145,7 +145,8 @@ func (g *group) load(ctx context.Context, s *session, announce bool) error {
 	g.crashes.Store(0)
 	if m.OpenRequests > maxOpen {
 		g.unloadHandle(ctx, s, handle)
-		return infer.Errorf(infer.Internal, "the worker wants %d open requests for an instance of model '%s', the most is %d", m.OpenRequests,
+		return infer.Errorf(infer.Internal,
+			"the worker wants %d open requests for an instance of model '%s', the most is %d", m.OpenRequests,
 			g.spec.Name, maxOpen)
 	}
 	if !g.up(s, handle, m, announce) {

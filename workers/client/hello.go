@@ -56,7 +56,8 @@ func checkBackend(b *workerpb.Backend) error {
 			return errors.New("a model format has neither a platform nor a file name")
 		}
 		if len(f.GetPlatform()) > maxHelloName || f.GetFilename() != "" && !isFileName(f.GetFilename()) {
-			return fmt.Errorf("the model format with platform %q has the file name %q", clip(f.GetPlatform()), clip(f.GetFilename()))
+			return fmt.Errorf("the model format with platform %q has the file name %q", clip(f.GetPlatform()),
+				clip(f.GetFilename()))
 		}
 	}
 	for _, r := range b.GetRuntimes() {
@@ -69,7 +70,8 @@ func checkBackend(b *workerpb.Backend) error {
 
 // isFileName says that a text names a file in a folder, and no path.
 func isFileName(name string) bool {
-	return len(name) <= maxHelloName && filepath.IsLocal(name) && filepath.Base(name) == name && !strings.ContainsAny(name, "\x00\\")
+	return len(name) <= maxHelloName && filepath.IsLocal(name) && filepath.Base(name) == name &&
+		!strings.ContainsAny(name, "\x00\\")
 }
 
 // clip bounds what of a worker's text an error repeats.

@@ -55,7 +55,8 @@ func (e *executor) free(b *infer.Batch) (*open, error) {
 	case e.current != b:
 		return nil, infer.Errorf(infer.Internal, "batch %d was freed twice", b.ID)
 	case e.opens.requests+n > e.opens.most:
-		return nil, infer.Errorf(infer.Internal, "a batch of %d requests was freed while %d are open: the instance may have %d", n,
+		return nil, infer.Errorf(infer.Internal,
+			"a batch of %d requests was freed while %d are open: the instance may have %d", n,
 			e.opens.requests, e.opens.most)
 	}
 	o := &open{batch: b, block: e.block, flags: e.flags, copies: e.copies, answered: e.answered}

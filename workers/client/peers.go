@@ -187,7 +187,8 @@ func ofOneRequest(b *infer.Batch, in *infer.BatchInput, i int) bool {
 	if len(in.Segments) == 1 && len(b.Requests) == 1 {
 		return true
 	}
-	if in.Layout != infer.ByRow || b.Rows <= 0 || len(in.Segments) != len(b.Requests) || len(in.Shape) == 0 || in.Shape[0] != int64(b.Rows) {
+	if in.Layout != infer.ByRow || b.Rows <= 0 || len(in.Segments) != len(b.Requests) || len(in.Shape) == 0 ||
+		in.Shape[0] != int64(b.Rows) {
 		return false
 	}
 	row, err := infer.ByteSize(in.Datatype, in.Shape[1:])

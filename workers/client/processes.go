@@ -108,8 +108,9 @@ func (w *Workers) enter(k *worker, name, key string) (*ownProcess, error) {
 	case o.closed:
 		return nil, infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the workers are stopped")
 	case len(o.all) >= w.cfg.MaxProcesses:
-		return nil, infer.Errorf(infer.ResourceExhausted, "no process can be started for '%s': there are %d beside the shared ones, which is "+
-			"the most (--worker-process-limit)", name, len(o.all))
+		return nil, infer.Errorf(infer.ResourceExhausted,
+			"no process can be started for '%s': there are %d beside the shared ones, which is "+
+				"the most (--worker-process-limit)", name, len(o.all))
 	default:
 		p = w.startBeside(k, name, key)
 		if o.all == nil {
@@ -124,7 +125,8 @@ func (w *Workers) enter(k *worker, name, key string) (*ownProcess, error) {
 
 // startBeside starts a process; processes.mu is held.
 func (w *Workers) startBeside(k *worker, name, key string) *ownProcess {
-	p := &ownProcess{worker: newWorker(w, name), beside: k, key: key, begun: make(chan struct{}), ended: make(chan struct{})}
+	p := &ownProcess{worker: newWorker(w, name), beside: k, key: key, begun: make(chan struct{}),
+		ended: make(chan struct{})}
 	p.worker.local, p.worker.own = k.local, p
 	started := make(chan error, 1)
 	p.stop = w.supervised(p.worker, started, func() { close(p.ended) })

@@ -71,7 +71,9 @@ func (t *residentTable) segment(s *session, p infer.Place) (wire.Segment, error)
 
 // addResident is the place of an output that the worker says is resident, of a request or with nil
 // of all.
-func (r *received) addResident(b *infer.Batch, q *infer.Request, o *wire.Output, slot uint32, off int64) (infer.Place, error) {
+func (r *received) addResident(
+	b *infer.Batch, q *infer.Request, o *wire.Output, slot uint32, off int64,
+) (infer.Place, error) {
 	wanted := r.memory != nil && r.memory.session != nil && off == 0 && o.Datatype != infer.Bytes
 	if q != nil {
 		wanted = wanted && wantsResident(q, o.Name)
@@ -79,7 +81,8 @@ func (r *received) addResident(b *infer.Batch, q *infer.Request, o *wire.Output,
 		wanted = wanted && !slices.ContainsFunc(b.Requests, func(q *infer.Request) bool { return !wantsResident(q, o.Name) })
 	}
 	if !wanted {
-		return infer.Place{}, infer.Errorf(infer.Internal, "output '%s' is resident in device memory, which nobody asked for", o.Name)
+		return infer.Place{}, infer.Errorf(infer.Internal,
+			"output '%s' is resident in device memory, which nobody asked for", o.Name)
 	}
 	t := r.memory.session.resident
 	here := t.add(residentTensor{r.memory.session, slot})
@@ -105,7 +108,8 @@ func (w *Workers) readResident(ctx context.Context, p infer.Place) (*infer.Buffe
 	b := infer.NewBuffer(mem, func(b *infer.Buffer) { w.memory.Free(b.Data) })
 	for at := int64(0); at < p.Size; at += partSize {
 		part := mem[at:min(at+partSize, p.Size)]
-		m, err := o.session.client.ReadRegion(ctx, &workerpb.ReadRegionRequest{Slot: o.slot, Offset: p.Offset + at, ByteSize: int64(len(part))})
+		m, err := o.session.client.ReadRegion(ctx,
+			&workerpb.ReadRegionRequest{Slot: o.slot, Offset: p.Offset + at, ByteSize: int64(len(part))})
 		switch {
 		case err != nil && lostDuring(o.session, err):
 			_, err = w.resident.find(p.Region)

@@ -153,7 +153,8 @@ func (e *executor) failLate(o *open, now int64, most time.Duration, shares bool)
 		}
 		s.failed = true
 		r.Responses = append(r.Responses, infer.RequestResult{Index: i,
-			Err: infer.Errorf(infer.Internal, "the model gave no answer for %v, and its request is failed", age.Round(time.Millisecond))})
+			Err: infer.Errorf(infer.Internal, "the model gave no answer for %v, and its request is failed",
+				age.Round(time.Millisecond))})
 		failed = append(failed, silentRequest{id: strings.Clone(b.Requests[i].ID), age: age})
 		if e.link != nil {
 			e.link.cancel(b.ID, o.flags, i)
@@ -187,7 +188,8 @@ func (w *worker) failSilent(now int64) {
 	for _, g := range groups {
 		for _, e := range g.executors {
 			for _, r := range e.failSilent(now, w.owner.cfg.OpenTimeout, shares) {
-				w.log.Error("a worker kept a request open, and nothing was heard of it: it is failed", "model", g.spec.Name, "version", g.spec.Version,
+				w.log.Error("a worker kept a request open, and nothing was heard of it: it is failed",
+					"model", g.spec.Name, "version", g.spec.Version,
 					"instance", e.instance, "request_id", r.id, "silent", r.age)
 			}
 		}

@@ -41,7 +41,8 @@ type worker struct {
 }
 
 func newWorker(owner *Workers, name string) *worker {
-	w := &worker{owner: owner, name: name, place: "worker " + strconv.FormatUint(owner.numbers.Add(1), 10), log: owner.log.With("worker", name), changed: make(chan struct{}),
+	w := &worker{owner: owner, name: name, place: "worker " + strconv.FormatUint(owner.numbers.Add(1), 10),
+		log: owner.log.With("worker", name), changed: make(chan struct{}),
 		groups: map[*group]struct{}{}, alone: make(chan struct{}, 1), regionTurn: make(chan struct{}, 1)}
 	w.alone <- struct{}{}
 	w.regionTurn <- struct{}{}

@@ -144,7 +144,8 @@ func (w *worker) started(ctx context.Context, err error) error {
 		return nil
 	}
 	if w.local != nil && w.local.Program {
-		w.log.Warn("the program of a backend does not serve; it is started again, but models of its backend don't load meanwhile", "error", err)
+		w.log.Warn("the program of a backend does not serve; it is started again, but models of its backend don't load "+
+			"meanwhile", "error", err)
 		return nil
 	}
 	if w.far != nil {
@@ -300,8 +301,8 @@ func (w *Workers) Describe(ctx context.Context, spec *Spec) (*workerpb.DescribeR
 	if err != nil {
 		return nil, err
 	}
-	m, err := s.client.Describe(ctx, &workerpb.DescribeRequest{Backend: spec.Backend, ModelFile: spec.ModelFile, Config: spec.Config,
-		Options: spec.options()})
+	m, err := s.client.Describe(ctx, &workerpb.DescribeRequest{
+		Backend: spec.Backend, ModelFile: spec.ModelFile, Config: spec.Config, Options: spec.options()})
 	if err != nil {
 		if lostDuring(s, err) {
 			return nil, errLost()

@@ -87,8 +87,8 @@ func Find(c Config, known modelconfig.Known, q Query) (Found, error) {
 					continue
 				}
 				if f.model && !c.InModels {
-					return Found{}, fmt.Errorf("backend library '%s' of model '%s' lies in the model's folder '%s', from where nothing is run "+
-						"without --allow-model-backends", name, q.Model, f.shown)
+					return Found{}, fmt.Errorf("backend library '%s' of model '%s' lies in the model's folder '%s', "+
+						"from where nothing is run without --allow-model-backends", name, q.Model, f.shown)
 				}
 				return Found{Runner: b.GetName(), File: filepath.Join(f.path, name)}, nil
 			}

@@ -85,7 +85,8 @@ func (b *Batch) Buffer(t *infer.Tensor) backend.Buffer {
 		return backend.Buffer{Data: t.Data, Size: int64(len(t.Data))}
 	}
 	i := int(t.Place.Region) - firstDevice
-	if i < 0 || i >= len(b.device) || t.Place.Offset < 0 || t.Place.Size < 0 || t.Place.Size > b.device[i].size-t.Place.Offset {
+	if i < 0 || i >= len(b.device) || t.Place.Offset < 0 || t.Place.Size < 0 ||
+		t.Place.Size > b.device[i].size-t.Place.Offset {
 		return backend.Buffer{}
 	}
 	return backend.Buffer{Kind: infer.DeviceMemory, Pointer: b.device[i].at + uint64(t.Place.Offset), Size: t.Place.Size}
@@ -100,7 +101,8 @@ func (b *Batch) AllocIn(t *infer.Tensor, n int64, kind infer.MemoryKind) error {
 }
 
 // allocIn is AllocIn with onHost for memory of the host.
-func (b *Batch) allocIn(t *infer.Tensor, n int64, kind infer.MemoryKind, onHost func(name string, n int64) ([]byte, error)) error {
+func (b *Batch) allocIn(t *infer.Tensor, n int64, kind infer.MemoryKind,
+	onHost func(name string, n int64) ([]byte, error)) error {
 	if kind == infer.DeviceMemory && b.Device != nil && n > 0 && t.Datatype != infer.Bytes {
 		p, err := b.takeDevice(n)
 		if err == nil {

@@ -25,7 +25,8 @@ func (b *Batch) Keep() (backend.Open, error) {
 	if b.kept != nil || b.ended || b.final() {
 		return nil, b.fault("Keep of a batch that is kept, or has all its answers")
 	}
-	b.kept = &openBatch{b: b, over: make(chan struct{}), tells: make([]func(error), len(b.own)), lost: make([]bool, len(b.own))}
+	b.kept = &openBatch{b: b, over: make(chan struct{}), tells: make([]func(error), len(b.own)),
+		lost: make([]bool, len(b.own))}
 	return b.kept, nil
 }
 

@@ -92,7 +92,8 @@ func testInfo(t *testing.T, s Subject) {
 	}
 	defaults := 0
 	for _, f := range info.Formats {
-		if f.GetPlatform() == "" && f.GetFilename() == "" || f.GetFilename() != "" && filepath.Base(f.GetFilename()) != f.GetFilename() {
+		if f.GetPlatform() == "" && f.GetFilename() == "" ||
+			f.GetFilename() != "" && filepath.Base(f.GetFilename()) != f.GetFilename() {
 			t.Errorf("the format %v is none: it wants a platform or the name of a file", f)
 		}
 		if f.GetDefault() {
@@ -411,7 +412,8 @@ func checkFaults(t *testing.T, when string, b *Batch) {
 func (m *Model) checkAnswer(t *testing.T, when string, a Answer) {
 	t.Helper()
 	responses := a.Responses
-	if last := len(responses) - 1; m.Spec.Config.GetModelTransactionPolicy().GetDecoupled() && last > 0 && len(responses[last].Outputs) == 0 {
+	if last := len(responses) - 1; m.Spec.Config.GetModelTransactionPolicy().GetDecoupled() && last > 0 &&
+		len(responses[last].Outputs) == 0 {
 		responses = responses[:last] // which only says that it is the last
 	}
 	if a.Err != nil || len(responses) != max(m.Answers, 1) {

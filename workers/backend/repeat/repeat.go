@@ -78,7 +78,8 @@ func (repeat) Load(_ context.Context, spec backend.Spec) (backend.Model, error) 
 		}
 	}
 	set := func(name string) bool { return c.GetParameters()[name].GetStringValue() == "true" }
-	return &model{allowCrash: set("allow_crash"), decoupled: c.GetModelTransactionPolicy().GetDecoupled(), releaseAll: set("release_inputs")}, nil
+	return &model{allowCrash: set("allow_crash"), decoupled: c.GetModelTransactionPolicy().GetDecoupled(),
+		releaseAll: set("release_inputs")}, nil
 }
 
 func missing(t tensor) error {
@@ -198,7 +199,8 @@ func (a *answering) run(gone <-chan struct{}) error {
 		return err
 	}
 	if !a.inst.model.decoupled {
-		return infer.Errorf(infer.InvalidArg, "input 'IN' has no element, and a model without a decoupled transaction policy gives one answer")
+		return infer.Errorf(infer.InvalidArg,
+			"input 'IN' has no element, and a model without a decoupled transaction policy gives one answer")
 	}
 	if pause(a.ask.wait-time.Since(a.begin), gone) {
 		return cancelled()

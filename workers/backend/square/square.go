@@ -36,7 +36,8 @@ func (square) Describe(context.Context, backend.Spec) (*backend.Description, err
 func (square) Load(_ context.Context, spec backend.Spec) (backend.Model, error) {
 	c := spec.Config
 	if len(c.GetInput()) != 1 || len(c.GetOutput()) != 1 {
-		return nil, infer.Errorf(infer.InvalidArg, "the square backend wants 1 input and 1 output, the model config has %d and %d",
+		return nil, infer.Errorf(infer.InvalidArg,
+			"the square backend wants 1 input and 1 output, the model config has %d and %d",
 			len(c.GetInput()), len(c.GetOutput()))
 	}
 	in, out := c.GetInput()[0], c.GetOutput()[0]
@@ -56,7 +57,8 @@ func (square) Load(_ context.Context, spec backend.Spec) (backend.Model, error) 
 
 func check(want, name string, dt modelconfig.DataType, dims []int64) error {
 	if name != want || dt != modelconfig.DataType_TYPE_INT32 || !slices.Equal(dims, []int64{1}) {
-		return infer.Errorf(infer.InvalidArg, "the square backend wants a tensor '%s' of TYPE_INT32 [1], the model config has '%s' of %v %v", want,
+		return infer.Errorf(infer.InvalidArg,
+			"the square backend wants a tensor '%s' of TYPE_INT32 [1], the model config has '%s' of %v %v", want,
 			name, dt, dims)
 	}
 	return nil
@@ -151,7 +153,8 @@ func (inst *instance) read(r backend.Request) (a answering, err error) {
 	case n < 0:
 		return a, infer.Errorf(infer.InvalidArg, "input 'IN' is %d, and no request has fewer than 0 answers", n)
 	case n == 0 && !inst.model.decoupled:
-		return a, infer.Errorf(infer.InvalidArg, "input 'IN' is 0, and a model without a decoupled transaction policy gives one answer")
+		return a, infer.Errorf(infer.InvalidArg,
+			"input 'IN' is 0, and a model without a decoupled transaction policy gives one answer")
 	}
 	return answering{model: inst.model, n: n, rank: len(in[0].Shape), gone: make(chan struct{})}, nil
 }
@@ -184,7 +187,8 @@ func (a *answering) run() error {
 		}
 	}
 	if !m.decoupled {
-		return infer.Errorf(infer.Unknown, "all of the %d answers are empty, and a model without a decoupled transaction policy gives one", a.n)
+		return infer.Errorf(infer.Unknown,
+			"all of the %d answers are empty, and a model without a decoupled transaction policy gives one", a.n)
 	}
 	return a.open.Respond(a.index, nil, nil, true)
 }

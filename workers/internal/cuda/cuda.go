@@ -94,7 +94,8 @@ func (m *Memory) Close() error {
 // Read copies from the device.
 func (d *Device) Read(to []byte, from Pointer) error {
 	var e C.sl_cuda_error
-	if len(to) > 0 && C.sl_cuda_read(d.c, unsafe.Pointer(unsafe.SliceData(to)), C.uint64_t(from), C.size_t(len(to)), &e) != 0 {
+	data := unsafe.Pointer(unsafe.SliceData(to))
+	if len(to) > 0 && C.sl_cuda_read(d.c, data, C.uint64_t(from), C.size_t(len(to)), &e) != 0 {
 		return failed(&e).moving()
 	}
 	return nil
@@ -103,7 +104,8 @@ func (d *Device) Read(to []byte, from Pointer) error {
 // Write copies to the device.
 func (d *Device) Write(to Pointer, from []byte) error {
 	var e C.sl_cuda_error
-	if len(from) > 0 && C.sl_cuda_write(d.c, C.uint64_t(to), unsafe.Pointer(unsafe.SliceData(from)), C.size_t(len(from)), &e) != 0 {
+	data := unsafe.Pointer(unsafe.SliceData(from))
+	if len(from) > 0 && C.sl_cuda_write(d.c, C.uint64_t(to), data, C.size_t(len(from)), &e) != 0 {
 		return failed(&e).moving()
 	}
 	return nil

@@ -49,11 +49,13 @@ type Block struct {
 // Alloc takes n bytes. Unavailable where the device has no more of them, or the limit forbids it.
 func (h *Heap) Alloc(n int64) (Block, error) {
 	if n < 0 || n > h.limit {
-		return Block{}, infer.Refusef(infer.Unavailable, infer.ReasonMemory, "%d bytes of device memory were asked for, the limit is %d", n, h.limit)
+		return Block{}, infer.Refusef(infer.Unavailable, infer.ReasonMemory,
+			"%d bytes of device memory were asked for, the limit is %d", n, h.limit)
 	}
 	class := max(minClass, bits.Len64(uint64(max(n, 1)-1)))
 	if class >= maxClass {
-		return Block{}, infer.Refusef(infer.Unavailable, infer.ReasonMemory, "%d bytes of device memory are more than any device has", n)
+		return Block{}, infer.Refusef(infer.Unavailable, infer.ReasonMemory,
+			"%d bytes of device memory are more than any device has", n)
 	}
 	size := int64(1) << class
 	h.mu.Lock()
@@ -66,7 +68,8 @@ func (h *Heap) Alloc(n int64) (Block, error) {
 		return b, nil
 	}
 	if h.used > h.limit-size {
-		return Block{}, infer.Refusef(infer.Unavailable, infer.ReasonMemory, "%d bytes of device memory were asked for, %d of %d are in use", n, h.used, h.limit)
+		return Block{}, infer.Refusef(infer.Unavailable, infer.ReasonMemory,
+			"%d bytes of device memory were asked for, %d of %d are in use", n, h.used, h.limit)
 	}
 	if h.used+h.kept > h.limit-size {
 		if err := h.trimLocked(); err != nil {

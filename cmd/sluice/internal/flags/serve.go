@@ -153,7 +153,8 @@ func (s *Serve) server() []flag {
 			help: "Bytes of the classes in one response; a request that asks for more of them is refused with 400.",
 			set:  intInto(&c.ClassesLimit, 1<<10, 1<<31-1)},
 		{name: "max-call-depth", arg: "integer", def: strconv.Itoa(c.CallDepth),
-			help: "How deep models may call one another for one request. A call beyond it is refused.", set: intInto(&c.CallDepth, 1, 1000)},
+			help: "How deep models may call one another for one request. A call beyond it is refused.",
+			set:  intInto(&c.CallDepth, 1, 1000)},
 	}
 }
 
@@ -370,7 +371,8 @@ func (s *Serve) workers() []flag {
 			set: boolInto(&w.Stream)},
 		{name: "open-request-timeout-secs", arg: "integer", def: "300", help: "Seconds for which nothing may be heard of a request that a backend keeps " +
 			"open (answers of its own time), in workers that are started; it is then failed. One with a timeout has that, and 30 s to end. " +
-			"Workers of --worker have a flag of their own; what they leave open for this long and 30 s more is failed here.", set: durationInto(&w.OpenTimeout, time.Second)},
+			"Workers of --worker have a flag of their own; what they leave open for this long and 30 s more is failed here.",
+			set: durationInto(&w.OpenTimeout, time.Second)},
 		{name: "gpus", arg: "integers", help: "CUDA ordinals to start workers for, separated by commas; 'none' for none. All that are found if not given.",
 			set: func(v string) error { return s.gpus(v) }},
 		{name: "onnxruntime", arg: "string", help: "Path of ONNX Runtime's shared library; the worker finds it if not given.", set: func(v string) error {
@@ -392,7 +394,8 @@ func (s *Serve) processes(v string) error {
 	}
 	how := client.Sharing(way)
 	if !how.Valid() || ok && backend == "" {
-		return fmt.Errorf("'%s' is not [BACKEND=]%s, %s or %s", v, client.SharedProcess, client.BackendProcess, client.ModelProcess)
+		return fmt.Errorf("'%s' is not [BACKEND=]%s, %s or %s", v, client.SharedProcess, client.BackendProcess,
+			client.ModelProcess)
 	}
 	w := &s.Config.Workers
 	if w.Processes == nil {
@@ -423,7 +426,8 @@ func (s *Serve) backend() []flag {
 		{name: "backend-config", arg: "string,string=string", repeat: true, help: "A setting of a backend: onnxruntime,intra-op-num-threads=1; " +
 			"of all backends: default-max-batch-size=4.", set: s.backendConfig},
 		{name: "backend-directory", arg: "string", def: r.Backends.Directory, help: "Folder of backends: that of a model's backend is searched for the " +
-			"file that makes it, and programs <backend>/sluice-worker-<backend> are started as workers.", set: stringInto(&r.Backends.Directory)},
+			"file that makes it, and programs <backend>/sluice-worker-<backend> are started as workers.",
+			set: stringInto(&r.Backends.Directory)},
 		{name: "allow-model-backends", arg: "boolean", def: "false", help: "Run the file of a backend also from the folder of a model or of its version: " +
 			"whoever may write there runs code.", set: boolInto(&r.Backends.InModels)},
 	}

@@ -123,7 +123,8 @@ func (i *instance) request(b backend.Batch, k int, r backend.Request) error {
 }
 
 func callOf(r backend.Request) *backend.Call {
-	return &backend.Call{Model: text(r, "call"), Version: text(r, "version"), Inputs: append([]infer.Tensor(nil), r.Inputs()...), Params: r.Params(),
+	return &backend.Call{Model: text(r, "call"), Version: text(r, "version"),
+		Inputs: append([]infer.Tensor(nil), r.Inputs()...), Params: r.Params(),
 		Stream: flag(r, "stream")}
 }
 
@@ -190,7 +191,8 @@ func (i *instance) do(ctx context.Context, g backend.Gateway, b backend.Batch, k
 			g.Log(backend.LogWarning, what)
 		}
 	case "metric":
-		err = g.Metric(ctx, &backend.Metric{Family: what, Kind: backend.Counter, Help: "of a test", Labels: map[string]string{"kind": text(r, "version")},
+		err = g.Metric(ctx, &backend.Metric{Family: what, Kind: backend.Counter, Help: "of a test",
+			Labels: map[string]string{"kind": text(r, "version")},
 			Change: backend.Add, Value: 1})
 	default:
 		err = infer.Errorf(infer.InvalidArg, "nothing is called '%s'", do)
@@ -205,5 +207,6 @@ func (i *instance) do(ctx context.Context, g backend.Gateway, b backend.Batch, k
 }
 
 func floats(v float32) infer.Tensor {
-	return infer.Tensor{Name: "OUTPUT0", Datatype: infer.FP32, Shape: []int64{1, 1}, Data: binary.LittleEndian.AppendUint32(nil, math.Float32bits(v))}
+	return infer.Tensor{Name: "OUTPUT0", Datatype: infer.FP32, Shape: []int64{1, 1},
+		Data: binary.LittleEndian.AppendUint32(nil, math.Float32bits(v))}
 }

@@ -41,7 +41,8 @@ type call struct {
 
 // New makes an empty table.
 func New(l Limits) *Table {
-	return &Table{limits: l, open: map[uint64]*call{}, serving: map[uint64][]*call{}, ended: map[Request]bool{}, models: map[uint64]int{}}
+	return &Table{limits: l, open: map[uint64]*call{}, serving: map[uint64][]*call{}, ended: map[Request]bool{},
+		models: map[uint64]int{}}
 }
 
 // Has says that a call of that ID is open.
@@ -60,9 +61,11 @@ func (t *Table) Begin(id, handle uint64, serves Request) error {
 	case t.ended[serves]:
 		return Ended()
 	case len(t.open) >= t.limits.Open:
-		return infer.Refusef(infer.Unavailable, infer.ReasonQueueFull, "the models of a worker may have %d calls open at a time", t.limits.Open)
+		return infer.Refusef(infer.Unavailable, infer.ReasonQueueFull,
+			"the models of a worker may have %d calls open at a time", t.limits.Open)
 	case t.models[handle] >= t.limits.OpenOfModel:
-		return infer.Refusef(infer.Unavailable, infer.ReasonQueueFull, "a model may have %d calls open at a time", t.limits.OpenOfModel)
+		return infer.Refusef(infer.Unavailable, infer.ReasonQueueFull, "a model may have %d calls open at a time",
+			t.limits.OpenOfModel)
 	}
 	c := &call{id: id, handle: handle, serves: serves}
 	t.open[id] = c

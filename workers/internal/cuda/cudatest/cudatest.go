@@ -30,7 +30,8 @@ func Driver(t testing.TB) string {
 	if err := os.WriteFile(in, source, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command(compiler, "-shared", "-fPIC", "-O1", "-Wall", "-o", library, in, "-ldl").CombinedOutput(); err != nil {
+	build := exec.Command(compiler, "-shared", "-fPIC", "-O1", "-Wall", "-o", library, in, "-ldl")
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("the fake CUDA driver does not compile: %v\n%s", err, out)
 	}
 	return library
