@@ -12,7 +12,7 @@ import (
 // loaded.
 func (g *Gateway) openCalls() {
 	g.calls = calls.New(calls.Config{Depth: g.cfg.CallDepth}, calls.Deps{
-		Steps:   func(namespace string) calls.Steps { return steps{g.models, g.pipeline, namespace} },
+		Steps:   func(namespace string) calls.Steps { return steps{g.models, g.pipeline, g.workers, namespace} },
 		Allowed: func(env *infer.Envelope, model string) error { return g.pipeline.Allowed(env, model) },
 		Models:  func() calls.Models { return g.models },
 		Load: func(ctx context.Context, model, config string) error {

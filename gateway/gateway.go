@@ -190,7 +190,7 @@ func (g *Gateway) stateChanged() { g.control.Changed() }
 func (g *Gateway) newScheduler(m *repository.Model, instances []infer.Executor) (schedule.Scheduler, error) {
 	return g.schedule(m, schedule.Deps{Executors: instances, Memory: g.layout(m),
 		Observer: m.Stats(), Clock: g.alarm, IDs: &g.batches, Log: g.logger,
-		Steps: steps{g.models, g.pipeline, m.Namespace()}, States: m.States(), Sequences: g.sequenceRules(),
+		Steps: steps{g.models, g.pipeline, g.workers, m.Namespace()}, States: m.States(), Sequences: g.sequenceRules(),
 		WorkerWait: m.WorkerWait(), Changed: g.stateChanged})
 }
 

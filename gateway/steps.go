@@ -13,6 +13,7 @@ import (
 type steps struct {
 	models   *repository.Repository
 	pipeline *pipeline.Pipeline
+	regions  infer.Regions
 	own      string // the ensemble's namespace
 }
 
@@ -32,6 +33,11 @@ func (s steps) Call(ctx context.Context, m schedule.Pinned, req *infer.Request, 
 		return err
 	}
 	return s.pipeline.Step(ctx, v, req, send)
+}
+
+// Bring fits schedule.Steps.
+func (s steps) Bring(ctx context.Context, p infer.Place) (*infer.Buffer, error) {
+	return s.regions.ReadPlace(ctx, p)
 }
 
 // Start fits calls.Steps.

@@ -32,8 +32,10 @@ type Model interface {
 	// Validate checks the request against the model and sets its Rows.
 	Validate(req *infer.Request) error
 	// Places says that instances take the request's tensors in clients' memory where they
-	// lie; CheckBytes looks at BYTES inputs that were read since Validate.
+	// lie. Else Brings says that Do has an input read itself if it must be, and CheckBytes
+	// looks at BYTES inputs that were read since Validate.
 	Places(req *infer.Request) bool
+	Brings(t *infer.Tensor) bool
 	CheckBytes(req *infer.Request) error
 	// Decoupled says that one request may have any number of responses.
 	Decoupled() bool

@@ -29,6 +29,7 @@ func (m *model) Validate(*infer.Request) error {
 func (m *model) Decoupled() bool                             { return m.decoupled }
 func (m *model) VersionText() string                         { return "" }
 func (m *model) Places(*infer.Request) bool                  { return false }
+func (m *model) Brings(*infer.Tensor) bool                   { return false }
 func (m *model) CheckBytes(*infer.Request) error             { return nil }
 func (m *model) Turn(context.Context, *infer.Request) error  { return nil }
 func (m *model) Current() *cache.Subject                     { return nil }

@@ -30,7 +30,7 @@ func (p *Pipeline) staged(ctx context.Context, m Model, req *infer.Request, send
 	regions := req.Memory // the outputs go there, however early the inputs are given back
 	regions.Retain()
 	defer regions.Release()
-	if err := p.bring(ctx, req); err != nil {
+	if err := p.bring(ctx, m, req); err != nil {
 		return err
 	}
 	if err := m.CheckBytes(req); err != nil {
@@ -54,9 +54,9 @@ func (p *Pipeline) staged(ctx context.Context, m Model, req *infer.Request, send
 	})
 }
 
-// bring reads the inputs that lie in clients' memory. Their memory goes with the
-// request's own.
-func (p *Pipeline) bring(ctx context.Context, req *infer.Request) error {
+// bring reads the inputs that lie in clients' memory, but for those that the model has read
+// itself. Their memory goes with the request's own.
+func (p *Pipeline) bring(ctx context.Context, m Model, req *infer.Request) error {
 	var came []*infer.Buffer
 	drop := func() {
 		for _, b := range came {
@@ -65,7 +65,7 @@ func (p *Pipeline) bring(ctx context.Context, req *infer.Request) error {
 	}
 	for i := range req.Inputs {
 		t := &req.Inputs[i]
-		if t.Place.IsZero() {
+		if t.Place.IsZero() || m.Brings(t) {
 			continue
 		}
 		b, err := p.deps.Regions.ReadPlace(ctx, t.Place)

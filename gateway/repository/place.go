@@ -6,8 +6,8 @@ import (
 )
 
 // Places says that a request may name its tensors in clients' memory to the model's
-// instances. Where it is false they are read before the queue and written behind it:
-// ensembles, sequences and ragged batches look at tensors themselves, and instances on
+// instances. Where it is false they are read before the queue, but for those of Brings, and
+// written behind it: ensembles, sequences and ragged batches look at tensors themselves, and instances on
 // other hosts, or on another device than the memory, can't reach them. So are inputs that a
 // worker would copy, if they are large: they then come out of memory that is bounded.
 func (m *Model) Places(req *infer.Request) bool {
@@ -34,6 +34,16 @@ func (m *Model) Device() string {
 		return ""
 	}
 	return m.loaded.Device()
+}
+
+// Reaches says that the model has a Device, and that all of its instances read a tensor in a
+// client's memory where it lies.
+func (m *Model) Reaches(p infer.Place) bool { return m.Device() != "" && m.loaded.Reaches(p.Region) }
+
+// Brings says that the model's scheduler takes an input in a client's memory, and has it read
+// itself where it can't be left there. Ensembles do, but for BYTES, whose lengths are checked.
+func (m *Model) Brings(t *infer.Tensor) bool {
+	return m.Config.GetEnsembleScheduling() != nil && t.Datatype != infer.Bytes
 }
 
 // maxCopied bounds the bytes in clients' memory that an instance copies for one request. A

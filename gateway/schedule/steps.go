@@ -15,6 +15,8 @@ type Steps interface {
 	// statistics. send is called on this goroutine. Once it has returned without an error
 	// nothing of req is read any more but its memory, by who holds it.
 	Call(ctx context.Context, m Pinned, req *infer.Request, send infer.SendFunc) error
+	// Bring reads a tensor in a client's memory, as infer.Regions.ReadPlace.
+	Bring(ctx context.Context, p infer.Place) (*infer.Buffer, error)
 }
 
 // StepModel names the model of a step.
@@ -39,6 +41,9 @@ type Pinned interface {
 	// Device names the device memory in which all of its instances take tensors and may leave
 	// outputs for each other's; "": there is none.
 	Device() string
+	// Reaches says that Device is not "", and that all instances read a tensor in a client's
+	// memory where it lies.
+	Reaches(p infer.Place) bool
 	Release()
 }
 

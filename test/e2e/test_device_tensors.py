@@ -1,5 +1,6 @@
 """Ensembles of steps on a GPU, with a driver on plain memory in the place of NVIDIA's that counts copies: what one step makes in
 device memory the next one on that device gets there, and everybody else through the host."""
+import base64
 import concurrent.futures
 import mmap
 import os
@@ -74,6 +75,8 @@ class Rig:
         ensemble(folder, "both", ["A", "OUT"], ("one", "INPUT0", "A"), ("two", "A", "OUT"))
         ensemble(folder, "fork", ["B", "C"], ("one", "INPUT0", "A"), ("two", "A", "B"), ("many", "A", "C"))
         ensemble(folder, "batches", ["OUT"], ("many", "INPUT0", "A"), ("many", "A", "OUT"))
+        ensemble(folder, "far", ["OUT"], ("host", "INPUT0", "A"), ("one", "A", "OUT"))
+        ensemble(folder, "apart", ["B", "C"], ("one", "INPUT0", "B"), ("host", "INPUT0", "C"))
         ensemble(folder, "waits", ["OUT"], ("one", "INPUT0", "A"), ("slow", "A", "OUT"))
         self.gpu = self.start(f"--listen=unix:{root}/worker", "--device=gpu:0")
         port = harness.free_port()
@@ -124,6 +127,42 @@ def test_copies(rig, name, outputs, copies):
         assert tuple(b - a for a, b in zip(before, rig.control.copies())) == copies
     for output in outputs:
         assert np.array_equal(got.as_numpy(output), VALUES)
+
+
+@pytest.fixture
+def region(rig, tmp_path_factory):
+    """Device memory of a client's, registered, with VALUES in it."""
+    path = tmp_path_factory.getbasetemp().parent / "client"  # the handle, 64 bytes, holds its name
+    path.write_bytes(VALUES.tobytes())
+    raw = str(path).encode()
+    assert len(raw) < 64
+    with httpclient.InferenceServerClient(rig.server.http) as client:
+        client.register_cuda_shared_memory("client", base64.b64encode(raw.ljust(64, b"\0")), 0, VALUES.nbytes)
+        yield path
+        client.unregister_cuda_shared_memory("client")
+    path.unlink()
+
+
+@pytest.mark.parametrize("name,outputs,copies", [
+    ("one", ["OUTPUT0"], (0, 1, 1)),
+    ("chain", ["OUT"], (0, 1, 3)),           # the first step reads the client's memory where it lies
+    ("fork", ["B", "C"], (0, 2, 3)),
+    ("far", ["OUT"], (1, 2, 0)),             # the first step is on a CPU
+    ("apart", ["B", "C"], (1, 2, 0)),        # one of the two is: it is read once for both
+])
+def test_from_clients_memory(rig, region, name, outputs, copies):
+    with httpclient.InferenceServerClient(rig.server.http) as client:
+        tensor = httpclient.InferInput("INPUT0", list(VALUES.shape), "FP32")
+        tensor.set_shared_memory("client", VALUES.nbytes)
+        for _ in range(2):
+            before = rig.control.copies()
+            got = client.infer(name, [tensor])
+        assert tuple(b - a for a, b in zip(before, rig.control.copies())) == copies
+        for output in outputs:
+            assert np.array_equal(got.as_numpy(output), VALUES)
+        tensor.set_shared_memory("client", VALUES.nbytes - 4)
+        with pytest.raises(InferenceServerException, match="byte size"):
+            client.infer(name, [tensor])
 
 
 def test_batches(rig):

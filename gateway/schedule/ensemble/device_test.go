@@ -93,6 +93,54 @@ func TestTensorLost(t *testing.T) {
 	}
 }
 
+// What a request has in a client's memory stays there where all who want it read it there. Else
+// it is read once, before the steps.
+func TestInputsInClientsMemory(t *testing.T) {
+	chain := []string{"step a IN -> M", "step b M -> OUT"}
+	for _, c := range []struct {
+		name, reach string // of the models a and b
+		steps       []string
+		region      uint32
+		want        string // what the steps have of it
+		err         bool
+	}{
+		{"the first step", "a", chain, 1, "a in place", false},
+		{"another step", "b", chain, 1, "a region1", false},
+		{"two readers", "ab", []string{"step a IN -> M", "step b M IN -> OUT"}, 1, "a in place, b in place", false},
+		{"one reader elsewhere", "a", []string{"step a IN -> M", "step b M IN -> OUT"}, 1, "a region1, b region1", false},
+		{"it can't be read", "", chain, noRegion, "", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, steps(c.steps...), nil)
+			b.steps.models = map[string]model{}
+			for _, name := range []string{"a", "b"} {
+				b.steps.models[name] = model{device: "g", reaches: strings.Contains(c.reach, name)}
+			}
+			place := infer.Place{Region: c.region, Offset: 16, Size: 8}
+			_, err := b.do(t.Context(), &infer.Request{Inputs: []infer.Tensor{
+				{Name: "IN", Datatype: infer.FP32, Shape: []int64{1, 2}, Place: place}}})
+			if (err != nil) != c.err {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, req := range b.steps.seen {
+				for _, in := range req.Inputs {
+					switch {
+					case in.Name != "in_IN":
+					case in.Place == place && in.Data == nil:
+						got = append(got, req.Model+" in place")
+					case in.Place.IsZero():
+						got = append(got, req.Model+" "+strings.TrimRight(string(in.Data), "\x00"))
+					}
+				}
+			}
+			if strings.Join(got, ", ") != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
 // onDevice answers with the place of what may stay, and checks that inputs come with theirs.
 func onDevice(t *testing.T, s *fakeSteps) func(ctx context.Context, req *infer.Request, send infer.SendFunc) error {
 	places := func(name string) infer.Place {

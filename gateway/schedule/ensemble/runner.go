@@ -47,6 +47,10 @@ func (r *runner) do() error {
 	r.run = newRun(p)
 	f, jobs := r.run.begin(r.roomJobs[:0])
 	r.fill(f)
+	if err := r.bring(f); err != nil {
+		r.release()
+		return err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p.streams {
@@ -66,13 +70,18 @@ func (r *runner) do() error {
 	r.wg.Wait()
 	r.mu.Lock()
 	err = r.err
-	for _, f := range r.run.open {
-		for t := range f.values {
-			f.values[t].release() // what a failure left
-		}
-	}
+	r.release()
 	r.times(err == nil)
 	return err
+}
+
+// release gives back the tensors that a failure left.
+func (r *runner) release() {
+	for _, f := range r.run.open {
+		for t := range f.values {
+			f.values[t].release()
+		}
+	}
 }
 
 // guardLocked calls f, which has the lock wherever it may panic. A panic is the failure of the

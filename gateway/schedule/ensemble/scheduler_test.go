@@ -18,6 +18,8 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
+const noRegion = 99
+
 // fakeSteps runs steps as functions, and counts what must come to zero.
 type fakeSteps struct {
 	models map[string]model
@@ -35,6 +37,7 @@ type model struct {
 	missing   bool
 	broken    func() // called with a request's lock held; nil: nothing
 	device    string
+	reaches   bool // clients' memory
 }
 
 type pinned struct {
@@ -51,6 +54,9 @@ func (p *pinned) Batched() bool {
 func (p *pinned) Decoupled() bool { return p.decoupled }
 func (p *pinned) Device() string  { return p.device }
 func (p *pinned) Release()        { p.s.pins.Add(-1) }
+
+func (p *pinned) Reaches(infer.Place) bool { return p.reaches }
+
 func (p *pinned) Fit(_ string, batched bool, shape []int64) []int64 {
 	return schedule.Fit([]int64{2}, !p.flat, batched, shape)
 }
@@ -62,6 +68,16 @@ func (s *fakeSteps) Pin(_ context.Context, m *schedule.StepModel) (schedule.Pinn
 	}
 	s.pins.Add(1)
 	return &pinned{f, s}, nil
+}
+
+// Bring gives memory with the number of the region, and refuses one that is none.
+func (s *fakeSteps) Bring(_ context.Context, p infer.Place) (*infer.Buffer, error) {
+	if p.Region == noRegion {
+		return nil, infer.Errorf(infer.InvalidArg, "no region")
+	}
+	b := s.buffer()
+	copy(b.Data, fmt.Sprint("region", p.Region))
+	return b, nil
 }
 
 func (s *fakeSteps) Call(ctx context.Context, m schedule.Pinned, req *infer.Request, send infer.SendFunc) error {
