@@ -42,6 +42,8 @@ type requestLife struct {
 	of context.Context
 }
 
+var _ lifetime.Watchable = (*requestLife)(nil)
+
 // Value is the call's.
 func (l *requestLife) Value(key any) any { return l.of.Value(key) }
 

@@ -28,6 +28,8 @@ type Stream struct {
 	record
 }
 
+var _ lifetime.Watchable = (*Stream)(nil)
+
 // record is what a Stream knows of one call.
 type record struct {
 	c      *conn

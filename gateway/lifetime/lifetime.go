@@ -26,7 +26,18 @@ type Context struct {
 	deadline time.Time
 }
 
-var _ context.Context = (*Context)(nil)
+// Watchable is a context that tells of its end without a goroutine: a Context, or what embeds one.
+type Watchable interface {
+	context.Context
+	// Watch makes w hear of the end, in place of a watcher that there was. False: the
+	// context has ended, and w hears nothing.
+	Watch(w Watcher) bool
+	// Unwatch takes w back. False: it does not watch, or has heard or is about to hear of
+	// the end.
+	Unwatch(w Watcher) bool
+}
+
+var _ Watchable = (*Context)(nil)
 
 type function struct{ f func() }
 
@@ -104,8 +115,7 @@ func (c *Context) AfterFunc(f func()) (stop func() bool) {
 	}
 }
 
-// Watch makes w hear of the end, in place of a watcher that there was. False: the
-// context has ended, and w hears nothing.
+// Watch is Watchable's.
 func (c *Context) Watch(w Watcher) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,8 +126,7 @@ func (c *Context) Watch(w Watcher) bool {
 	return true
 }
 
-// Unwatch takes w back. False: it does not watch, or has heard or is about to hear of
-// the end.
+// Unwatch is Watchable's.
 func (c *Context) Unwatch(w Watcher) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sluice-serve/sluice/gateway/lifetime"
 	"github.com/sluice-serve/sluice/gateway/schedule/internal/queue"
 	"github.com/sluice-serve/sluice/infer"
 )
@@ -48,10 +49,10 @@ type item struct {
 	done  bool  // the final part was
 	gone  bool  // the caller left: parts are dropped
 
-	busy    bool        // somebody calls the sink
-	over    bool        // its last part has been claimed, or its caller is gone; what follows stays as it is
-	watched watchable   // has the item as its watcher
-	stop    func() bool // takes it out of any other context
+	busy    bool               // somebody calls the sink
+	over    bool               // its last part has been claimed, or its caller is gone; what follows stays as it is
+	watched lifetime.Watchable // has the item as its watcher
+	stop    func() bool        // takes it out of any other context
 }
 
 // reset readies an item for a request. Its caller has so many references.

@@ -10,15 +10,6 @@ import (
 
 var _ schedule.Starter = (*Driver)(nil)
 
-// watchable is a context that tells of its end without a goroutine.
-type watchable interface {
-	context.Context
-	Watch(w lifetime.Watcher) bool
-	Unwatch(w lifetime.Watcher) bool
-}
-
-var _ watchable = (*lifetime.Context)(nil)
-
 // Start is schedule.Starter's. Answers that keep an order, come in any number or belong
 // to sequences need a goroutine that waits, so those schedulers say false.
 func (d *Driver) Start(ctx context.Context, req *infer.Request, to infer.Sink) bool {
@@ -39,9 +30,10 @@ func (d *Driver) Start(ctx context.Context, req *infer.Request, to infer.Sink) b
 }
 
 // watch lets the end of the caller's context take the item out. It takes the reference of who is
-// told of that end.
+// told of that end. Contexts of our transports are lifetime.Watchable; those of others, as net/http's,
+// are watched all the same, for more allocations.
 func (it *item) watch() {
-	w, ok := it.ctx.(watchable)
+	w, ok := it.ctx.(lifetime.Watchable)
 	it.mu.Lock()
 	over := it.over
 	if ok && !over {
