@@ -15,8 +15,8 @@ func (g *Gateway) openCalls() {
 		Steps:   func(namespace string) calls.Steps { return steps{g.models, g.pipeline, g.workers, namespace} },
 		Allowed: func(env *infer.Envelope, model string) error { return g.pipeline.Allowed(env, model) },
 		Models:  func() calls.Models { return g.models },
-		Load: func(ctx context.Context, model, config string) error {
-			call := &repository.Override{}
+		Load: func(ctx context.Context, model, config string, files map[string][]byte) error {
+			call := &repository.Override{Files: files}
 			if config != "" {
 				call.Config = &config
 			}

@@ -192,7 +192,7 @@ func loadSpec(spec *repository.LoadSpec) client.Spec {
 	return client.Spec{
 		Name: spec.Name, Namespace: spec.Namespace, Version: spec.Version, ModelDir: spec.ModelDir,
 		ModelFile: spec.ModelFile, Config: spec.Config, Backend: spec.Backend, BackendFile: spec.BackendFile,
-		Options: spec.Options, Changed: spec.Changed,
+		Options: spec.Options, Inspect: spec.Inspect, Changed: spec.Changed,
 	}
 }
 

@@ -428,9 +428,17 @@ func (g *gatewayFor) do(ctx context.Context, set func(*worker.Call)) (*worker.Ca
 }
 
 // Load fits backend.Gateway.
-func (g *gatewayFor) Load(ctx context.Context, model, config string) error {
+func (g *gatewayFor) Load(ctx context.Context, model, config string, files map[string][]byte) error {
+	size := 0
+	for name, data := range files {
+		size += len(name) + len(data)
+	}
+	if most := min(backend.MaxLoadFiles, g.calls.connection.worker.config.MaxMessage/2); size > most {
+		return infer.Errorf(infer.InvalidArg,
+			"the files for model '%s' have %d bytes, a model may load at most %d", model, size, most)
+	}
 	_, err := g.do(ctx, func(m *worker.Call) {
-		m.What = &worker.Call_Load{Load: &worker.ModelChange{Model: model, Config: config}}
+		m.What = &worker.Call_Load{Load: &worker.ModelChange{Model: model, Config: config, Files: files}}
 	})
 	return err
 }

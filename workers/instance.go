@@ -42,6 +42,7 @@ type instance struct {
 	apart  bool   // requests of a batch may be executed one by one
 	choice choice // whether they are; the goroutine's
 
+	faulty     atomic.Pointer[backend.Faulty] // the instance, where it says that it can't execute; nil: it doesn't
 	executions atomic.Uint64
 	done       chan struct{} // closed when the goroutine has ended
 	closeErr   error         // of the backend's Close; valid after done
@@ -58,6 +59,9 @@ func (inst *instance) run(ctx context.Context, ready chan<- error) {
 		inst.log.Warn("the instance's delays may be late", "error", err)
 	}
 	made, err := inst.make(ctx)
+	if f, ok := made.(backend.Faulty); ok {
+		inst.faulty.Store(&f)
+	}
 	ready <- err
 	if err != nil {
 		return

@@ -2,6 +2,7 @@ package workers
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -232,7 +233,7 @@ func (k *keptBatch) flush() {
 	}
 	r := &x.final.result
 	if x.open > 0 {
-		if len(r.Responses) == 0 {
+		if len(r.Responses) == 0 || allLost(r.Responses) { // soon the others fail so, too
 			return
 		}
 		r.More = true
@@ -243,7 +244,15 @@ func (k *keptBatch) flush() {
 		x.final.reset(x.batch.ID)
 		return
 	}
-	x.finish(nil)
+	if len(r.Responses) == len(x.requests) && allLost(r.Responses) {
+		// None had an answer: the batch may be executed again.
+		x.open, r.Responses = len(x.requests), r.Responses[:1]
+		first := r.Responses[0]
+		x.finish(infer.Refusef(first.Code, first.Reason, "%s", first.Err))
+		x.open = 0
+	} else {
+		x.finish(nil)
+	}
 	for i := range x.requests {
 		atomic.StoreUint32(&x.requests[i].gone, 1) // their flags are soon another batch's
 	}
@@ -254,6 +263,11 @@ func (k *keptBatch) flush() {
 	k.ended = true
 	x.inst.worker.kept.remove(k)
 	x.inst.opens.remove(k)
+}
+
+// allLost says that these are failures of what an instance has lost.
+func allLost(responses []wire.Response) bool {
+	return !slices.ContainsFunc(responses, func(r wire.Response) bool { return r.Reason != infer.ReasonWorkerLost })
 }
 
 // sendFree says that the instance takes another batch. The caller holds mu.

@@ -28,8 +28,9 @@ type model struct {
 	queues    []*queue      // by instance; nil for those on the lane. Valid after ready
 	ready     chan struct{} // closed when load has returned
 
-	openRequests int  // most open requests of an instance that was freed
-	keeps        bool // its backend may keep batches
+	requestContext bool // its requests come with their context
+	openRequests   int  // most open requests of an instance that was freed
+	keeps          bool // its backend may keep batches
 
 	err error // of load; valid after ready
 
@@ -56,6 +57,8 @@ func describeSpec(r *worker.DescribeRequest) (backend.Spec, error) {
 		if version, ok := strings.CutSuffix(r.GetModelFile(), "/"+filepath.Clean(name)); ok {
 			folder = version
 		}
+	} else if _, err := strconv.ParseUint(filepath.Base(r.GetModelFile()), 10, 63); err == nil {
+		folder = r.GetModelFile() // the version's: no file is named
 	}
 	version, err := strconv.ParseInt(filepath.Base(folder), 10, 64)
 	if err != nil {
@@ -65,7 +68,7 @@ func describeSpec(r *worker.DescribeRequest) (backend.Spec, error) {
 	if err == nil {
 		spec.BackendFile, err = backendFile(r.GetConfig().GetName(), r.GetOptions())
 	}
-	spec.Config = r.GetConfig()
+	spec.Config, spec.Inspect = r.GetConfig(), r.GetInspect()
 	return spec, err
 }
 
@@ -105,6 +108,7 @@ func (m *model) load(ctx context.Context, w *Worker, c *connection, r *worker.Lo
 	}
 	m.loaded = s
 	m.openRequests = openRequests(b.Info(), m.spec.Config)
+	m.requestContext = b.Info().RequestContext
 	m.keeps = b.Info().OpenRequests > 0
 	for i, s := range r.GetInstances() {
 		if err = m.addInstance(ctx, w, c, s, specs[i]); err != nil {

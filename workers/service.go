@@ -67,13 +67,17 @@ func (s *service) Describe(ctx context.Context, r *worker.DescribeRequest) (*wor
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return &worker.DescribeResponse{Inputs: tensorInfos(d.Inputs), Outputs: tensorInfos(d.Outputs), Patch: d.Patch}, nil
+	return &worker.DescribeResponse{Inputs: tensorInfos(d.Inputs), Outputs: tensorInfos(d.Outputs), Patch: d.Patch,
+		Findings: d.Findings, Remarks: d.Remarks}, nil
 }
 
 func (s *service) describe(ctx context.Context, r *worker.DescribeRequest) (*backend.Description, error) {
 	spec, err := describeSpec(r)
 	if err != nil {
 		return nil, err
+	}
+	if c, err := connectionOf(ctx); err == nil {
+		spec.Arenas = c.arenas()
 	}
 	if err := s.worker.begin(); err != nil {
 		return nil, err
@@ -113,6 +117,7 @@ func (s *service) Load(ctx context.Context, r *worker.LoadRequest) (*worker.Load
 		return nil, statusOf(err)
 	}
 	spec.Config, spec.Instances = r.GetConfig(), len(r.GetInstances())
+	spec.Arenas = c.arenas()
 	m := &model{handle: r.GetHandle(), spec: spec, ready: make(chan struct{}), stopped: make(chan struct{})}
 	if err := c.add(ctx, m); err != nil {
 		return nil, statusOf(err)
@@ -126,7 +131,7 @@ func (s *service) Load(ctx context.Context, r *worker.LoadRequest) (*worker.Load
 		return nil, statusOf(m.err)
 	}
 	s.worker.log.Debug("loaded a model", "model", spec.Name, "version", spec.Version, "instances", spec.Instances)
-	return &worker.LoadResponse{Memory: memory, OpenRequests: uint32(m.openRequests), MemoryKinds: m.memoryKinds()}, nil
+	return &worker.LoadResponse{Memory: memory, OpenRequests: uint32(m.openRequests), MemoryKinds: m.memoryKinds(), RequestContext: m.requestContext}, nil
 }
 
 // Unload fits worker.WorkerServer.

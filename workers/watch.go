@@ -75,6 +75,9 @@ func (w *Worker) state(c *connection) *worker.WatchResponse {
 		loaded := &worker.LoadedModel{Handle: m.handle, Model: m.spec.Name, Version: m.spec.Version}
 		for _, inst := range m.instances {
 			loaded.Executions += inst.executions.Load()
+			if f := inst.faulty.Load(); f != nil && (*f).Fault() != nil {
+				loaded.Down = append(loaded.Down, inst.index)
+			}
 		}
 		r.Models = append(r.Models, loaded)
 	}

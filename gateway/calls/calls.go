@@ -48,8 +48,8 @@ type Deps struct {
 	Steps   func(namespace string) Steps // the way to models, as steps of one of that namespace
 	Allowed func(env *infer.Envelope, model string) error
 	Models  func() Models
-	// Load loads a model; config is one in JSON, "": the folder's.
-	Load func(ctx context.Context, model, config string) error
+	// Load loads a model; config is one in JSON, "": the folder's. files are those of repository.Override.
+	Load func(ctx context.Context, model, config string, files map[string][]byte) error
 	Log  *slog.Logger
 }
 
@@ -115,7 +115,8 @@ func (c *Calls) Do(ctx context.Context, from *client.Calling, call *worker.Call)
 		if err := c.mayControl(from, what.Load.GetModel()); err != nil {
 			return nil, err
 		}
-		return answer, c.deps.Load(infer.WithCaller(ctx, from.Call.Caller()), what.Load.GetModel(), what.Load.GetConfig())
+		return answer, c.deps.Load(infer.WithCaller(ctx, from.Call.Caller()), what.Load.GetModel(), what.Load.GetConfig(),
+			what.Load.GetFiles())
 	case *worker.Call_Unload:
 		if err := c.mayControl(from, what.Unload.GetModel()); err != nil {
 			return nil, err

@@ -45,8 +45,8 @@ func (w *world) calls(depth int) *Calls {
 			return nil
 		},
 		Models: func() Models { return w },
-		Load: func(ctx context.Context, model, config string) error {
-			w.say("load %s %q for %s", model, config, infer.CallerOf(ctx))
+		Load: func(ctx context.Context, model, config string, files map[string][]byte) error {
+			w.say("load %s %q %q for %s", model, config, files, infer.CallerOf(ctx))
 			return nil
 		},
 		Log: slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -134,14 +134,14 @@ func TestControl(t *testing.T) {
 	w := &world{denied: "secret"}
 	c := w.calls(0)
 	do := func(call *worker.Call) (*worker.CallAnswer, error) { return c.Do(context.Background(), from(), call) }
-	change := &worker.ModelChange{Model: "x", Config: "{}", Dependents: true}
+	change := &worker.ModelChange{Model: "x", Config: "{}", Dependents: true, Files: map[string][]byte{"1/f": []byte("y")}}
 	if _, err := do(&worker.Call{What: &worker.Call_Load{Load: change}}); err != nil {
 		t.Error(err)
 	}
 	if _, err := do(&worker.Call{What: &worker.Call_Unload{Unload: change}}); err != nil {
 		t.Error(err)
 	}
-	w.want(t, "may alice model-repository on x, changing true", `load x "{}" for principal alice`,
+	w.want(t, "may alice model-repository on x, changing true", `load x "{}" map["1/f":"y"] for principal alice`,
 		"may alice model-repository on x, changing true", "unload x true for principal alice")
 	for version, want := range map[string]bool{"1": true, "2": false} {
 		a, err := do(&worker.Call{What: &worker.Call_Ready{Ready: &worker.ModelVersion{Model: "x", Version: version}}})

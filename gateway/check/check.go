@@ -8,6 +8,7 @@ package check
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,6 +34,7 @@ type Model struct {
 	Namespace string              // its repository, where namespaces are on
 	Completed []string            // what the config leaves out, and from where it was filled in
 	Loads     []string            // versions that would be loaded, and where
+	Remarks   []string            // what their backend says of them
 	Explained []Note              // what the config of the versions that would be loaded does
 	Ignored   []string            // version folders that would not be loaded, and why
 	Faults    []modelconfig.Fault // why it would not be served, or not whole
@@ -140,6 +142,10 @@ func (m *Model) check(ctx context.Context, f repository.Folder, cfg *repository.
 			}
 		}
 		m.Loads = append(m.Loads, where(v))
+		m.Remarks = append(m.Remarks, v.Remarks...)
+		for _, text := range v.Findings {
+			m.fault(errors.New(text))
+		}
 		done = v.Spec.Config
 	}
 	return done

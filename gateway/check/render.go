@@ -54,6 +54,7 @@ func (m *Model) render(b *strings.Builder) {
 	}
 	section("completed", m.Completed)
 	section("loads", m.Loads)
+	section("runs", m.Remarks)
 	for _, n := range m.Explained {
 		section(n.Title, n.Lines)
 	}

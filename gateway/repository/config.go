@@ -148,6 +148,7 @@ type LoadSpec struct {
 	// worker has it.
 	BackendFile string
 	Options     map[string]string
+	Inspect     bool // for Describe: nothing of the model's is executed
 	Ragged      bool // the backend computes batch_input and cuts batch_output itself
 	Instances   []InstanceSpec
 	// Like is a loaded version that differs in its instances alone: its model can be used

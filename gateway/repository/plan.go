@@ -153,6 +153,9 @@ type VersionPlan struct {
 	Labels map[string][]string // output → class labels
 	States map[string][]byte   // initial states, by their data_file
 	Notes  []string            // what the model file completed
+	// Findings are why a load would fail, and Remarks what the model is made of, as its backend
+	// says where the version is verified.
+	Findings, Remarks []string
 	// Described says that the model file was opened for its tensors.
 	Described bool
 
@@ -171,6 +174,7 @@ func (p *Plan) Version(ctx context.Context, version int64, verify bool) (*Versio
 		BackendFile: runner.File,
 		ModelFile:   filepath.Join(p.Folder.Dir, strconv.FormatInt(version, 10), cfg.DefaultModelFilename),
 		Options:     p.cfg.options(cfg.Backend, runner.Runner),
+		Inspect:     verify,
 		Ragged:      opts.Backends[cfg.Backend].GetRagged(),
 	}}
 	if err := p.modelFile(version, &opts); err != nil {
@@ -186,6 +190,7 @@ func (p *Plan) Version(ctx context.Context, version int64, verify bool) (*Versio
 			return v, err
 		}
 		v.Described = desc != nil
+		v.Findings, v.Remarks = desc.GetFindings(), desc.GetRemarks()
 	}
 	if p.w == nil && opts.Tensors && modelconfig.Incomplete(cfg) {
 		return v, p.labels(v) // nobody could complete it

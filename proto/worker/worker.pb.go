@@ -1101,6 +1101,7 @@ type DescribeRequest struct {
 	ModelFile     string                   `protobuf:"bytes,2,opt,name=model_file,json=modelFile,proto3" json:"model_file,omitempty"` // absolute path of the version's model file or folder
 	Config        *modelconfig.ModelConfig `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
 	Options       *BackendOptions          `protobuf:"bytes,4,opt,name=options,proto3" json:"options,omitempty"`
+	Inspect       bool                     `protobuf:"varint,5,opt,name=inspect,proto3" json:"inspect,omitempty"` // nothing of the model's is executed: somebody wants to know what a load would meet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1163,13 +1164,22 @@ func (x *DescribeRequest) GetOptions() *BackendOptions {
 	return nil
 }
 
+func (x *DescribeRequest) GetInspect() bool {
+	if x != nil {
+		return x.Inspect
+	}
+	return false
+}
+
 type DescribeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tensors that the file declares. max_batch_size, dynamic_batching and the config's
 	// tensors follow from their shapes.
 	Inputs        []*TensorInfo `protobuf:"bytes,1,rep,name=inputs,proto3" json:"inputs,omitempty"`
 	Outputs       []*TensorInfo `protobuf:"bytes,2,rep,name=outputs,proto3" json:"outputs,omitempty"`
-	Patch         *ConfigPatch  `protobuf:"bytes,3,opt,name=patch,proto3" json:"patch,omitempty"` // what the backend itself says of the config
+	Patch         *ConfigPatch  `protobuf:"bytes,3,opt,name=patch,proto3" json:"patch,omitempty"`       // what the backend itself says of the config
+	Findings      []string      `protobuf:"bytes,4,rep,name=findings,proto3" json:"findings,omitempty"` // where inspect is set: why a load would fail
+	Remarks       []string      `protobuf:"bytes,5,rep,name=remarks,proto3" json:"remarks,omitempty"`   // where inspect is set: what the model is made of, and what a load would do
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1221,6 +1231,20 @@ func (x *DescribeResponse) GetOutputs() []*TensorInfo {
 func (x *DescribeResponse) GetPatch() *ConfigPatch {
 	if x != nil {
 		return x.Patch
+	}
+	return nil
+}
+
+func (x *DescribeResponse) GetFindings() []string {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *DescribeResponse) GetRemarks() []string {
+	if x != nil {
+		return x.Remarks
 	}
 	return nil
 }
@@ -1600,9 +1624,13 @@ type LoadResponse struct {
 	OpenRequests uint32 `protobuf:"varint,2,opt,name=open_requests,json=openRequests,proto3" json:"open_requests,omitempty"`
 	// Where all of its instances take tensors, and may leave them for each other's batches; none: HOST.
 	// DEVICE is the memory of the worker's device.
-	MemoryKinds   []MemoryKind `protobuf:"varint,3,rep,packed,name=memory_kinds,json=memoryKinds,proto3,enum=sluice.worker.v2.MemoryKind" json:"memory_kinds,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	MemoryKinds []MemoryKind `protobuf:"varint,3,rep,packed,name=memory_kinds,json=memoryKinds,proto3,enum=sluice.worker.v2.MemoryKind" json:"memory_kinds,omitempty"`
+	// Its requests come with what else is known of them, as the last of their parameters:
+	// "sluice.timeout_us" (int64, the timeout as the client gave it), "sluice.traceparent" (string,
+	// as W3C Trace Context has it, of a request that is traced).
+	RequestContext bool `protobuf:"varint,4,opt,name=request_context,json=requestContext,proto3" json:"request_context,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *LoadResponse) Reset() {
@@ -1654,6 +1682,13 @@ func (x *LoadResponse) GetMemoryKinds() []MemoryKind {
 		return x.MemoryKinds
 	}
 	return nil
+}
+
+func (x *LoadResponse) GetRequestContext() bool {
+	if x != nil {
+		return x.RequestContext
+	}
+	return false
 }
 
 type MemoryUsage struct {
@@ -2870,7 +2905,7 @@ func (x *Response) GetOutputs() []*Output {
 type Error struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Code          Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.worker.v2.Code" json:"code,omitempty"`
-	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`   // why it was refused, "" for none: queue_full, queue_timeout, deadline, cancelled, stopping, not_ready, memory_full, too_large, call_cycle, call_depth
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`   // why it was refused, "" for none: queue_full, queue_timeout, deadline, cancelled, stopping, not_ready, memory_full, too_large, call_cycle, call_depth, worker_lost (what the instance had is lost: requests without an answer are executed once more)
 	Message       string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"` // for the client; not empty
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3411,10 +3446,12 @@ func (x *ModelVersion) GetVersion() string {
 }
 
 type ModelChange struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	Config        string                 `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`          // of load: a model config in JSON in place of the folder's; "": the folder's
-	Dependents    bool                   `protobuf:"varint,3,opt,name=dependents,proto3" json:"dependents,omitempty"` // of unload: also the models that an ensemble is made of
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Model      string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	Config     string                 `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`          // of load: a model config in JSON in place of the folder's; "": the folder's
+	Dependents bool                   `protobuf:"varint,3,opt,name=dependents,proto3" json:"dependents,omitempty"` // of unload: also the models that an ensemble is made of
+	// Of load, with a config alone: the whole model folder, by paths in it ("1/model.onnx"); the repository's is not looked at.
+	Files         map[string][]byte `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3468,6 +3505,13 @@ func (x *ModelChange) GetDependents() bool {
 		return x.Dependents
 	}
 	return false
+}
+
+func (x *ModelChange) GetFiles() map[string][]byte {
+	if x != nil {
+		return x.Files
+	}
+	return nil
 }
 
 type LogLine struct {
@@ -3956,6 +4000,7 @@ type LoadedModel struct {
 	Model         string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
 	Version       int64                  `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	Executions    uint64                 `protobuf:"varint,4,opt,name=executions,proto3" json:"executions,omitempty"`
+	Down          []uint32               `protobuf:"varint,5,rep,packed,name=down,proto3" json:"down,omitempty"` // indexes of its instances that can't execute now: they get no batches until a report without them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4016,6 +4061,13 @@ func (x *LoadedModel) GetExecutions() uint64 {
 		return x.Executions
 	}
 	return 0
+}
+
+func (x *LoadedModel) GetDown() []uint32 {
+	if x != nil {
+		return x.Down
+	}
+	return nil
 }
 
 type OpenRegionRequest struct {
@@ -4518,17 +4570,20 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\x04file\x18\x03 \x01(\tR\x04file\x1a:\n" +
 	"\fOptionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb6\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd0\x01\n" +
 	"\x0fDescribeRequest\x12\x18\n" +
 	"\abackend\x18\x01 \x01(\tR\abackend\x12\x1d\n" +
 	"\n" +
 	"model_file\x18\x02 \x01(\tR\tmodelFile\x12.\n" +
 	"\x06config\x18\x03 \x01(\v2\x16.inference.ModelConfigR\x06config\x12:\n" +
-	"\aoptions\x18\x04 \x01(\v2 .sluice.worker.v2.BackendOptionsR\aoptions\"\xb5\x01\n" +
+	"\aoptions\x18\x04 \x01(\v2 .sluice.worker.v2.BackendOptionsR\aoptions\x12\x18\n" +
+	"\ainspect\x18\x05 \x01(\bR\ainspect\"\xeb\x01\n" +
 	"\x10DescribeResponse\x124\n" +
 	"\x06inputs\x18\x01 \x03(\v2\x1c.sluice.worker.v2.TensorInfoR\x06inputs\x126\n" +
 	"\aoutputs\x18\x02 \x03(\v2\x1c.sluice.worker.v2.TensorInfoR\aoutputs\x123\n" +
-	"\x05patch\x18\x03 \x01(\v2\x1d.sluice.worker.v2.ConfigPatchR\x05patch\"\xe7\x03\n" +
+	"\x05patch\x18\x03 \x01(\v2\x1d.sluice.worker.v2.ConfigPatchR\x05patch\x12\x1a\n" +
+	"\bfindings\x18\x04 \x03(\tR\bfindings\x12\x18\n" +
+	"\aremarks\x18\x05 \x03(\tR\aremarks\"\xe7\x03\n" +
 	"\vConfigPatch\x12)\n" +
 	"\x0emax_batch_size\x18\x01 \x01(\x05H\x00R\fmaxBatchSize\x88\x01\x01\x12+\n" +
 	"\x05input\x18\x02 \x03(\v2\x15.inference.ModelInputR\x05input\x12.\n" +
@@ -4566,11 +4621,12 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\x06config\x18\x06 \x01(\v2\x16.inference.ModelConfigR\x06config\x12:\n" +
 	"\aoptions\x18\a \x01(\v2 .sluice.worker.v2.BackendOptionsR\aoptions\x12<\n" +
 	"\tinstances\x18\b \x03(\v2\x1e.sluice.worker.v2.InstanceSpecR\tinstances\x12\x12\n" +
-	"\x04like\x18\t \x01(\x04R\x04like\"\xab\x01\n" +
+	"\x04like\x18\t \x01(\x04R\x04like\"\xd4\x01\n" +
 	"\fLoadResponse\x125\n" +
 	"\x06memory\x18\x01 \x03(\v2\x1d.sluice.worker.v2.MemoryUsageR\x06memory\x12#\n" +
 	"\ropen_requests\x18\x02 \x01(\rR\fopenRequests\x12?\n" +
-	"\fmemory_kinds\x18\x03 \x03(\x0e2\x1c.sluice.worker.v2.MemoryKindR\vmemoryKinds\"N\n" +
+	"\fmemory_kinds\x18\x03 \x03(\x0e2\x1c.sluice.worker.v2.MemoryKindR\vmemoryKinds\x12'\n" +
+	"\x0frequest_context\x18\x04 \x01(\bR\x0erequestContext\"N\n" +
 	"\vMemoryUsage\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x03R\x02id\x12\x1b\n" +
@@ -4710,13 +4766,18 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\x06stream\x18\r \x01(\bR\x06stream\">\n" +
 	"\fModelVersion\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"[\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"\xd5\x01\n" +
 	"\vModelChange\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x16\n" +
 	"\x06config\x18\x02 \x01(\tR\x06config\x12\x1e\n" +
 	"\n" +
 	"dependents\x18\x03 \x01(\bR\n" +
-	"dependents\"\x8c\x01\n" +
+	"dependents\x12>\n" +
+	"\x05files\x18\x04 \x03(\v2(.sluice.worker.v2.ModelChange.FilesEntryR\x05files\x1a8\n" +
+	"\n" +
+	"FilesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\x8c\x01\n" +
 	"\aLogLine\x125\n" +
 	"\x05level\x18\x01 \x01(\x0e2\x1f.sluice.worker.v2.LogLine.LevelR\x05level\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"6\n" +
@@ -4768,14 +4829,15 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\vpower_watts\x18\x05 \x01(\x01R\n" +
 	"powerWatts\x12*\n" +
 	"\x11power_limit_watts\x18\x06 \x01(\x01R\x0fpowerLimitWatts\x12#\n" +
-	"\renergy_joules\x18\a \x01(\x01R\fenergyJoules\"u\n" +
+	"\renergy_joules\x18\a \x01(\x01R\fenergyJoules\"\x89\x01\n" +
 	"\vLoadedModel\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\x04R\x06handle\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x03R\aversion\x12\x1e\n" +
 	"\n" +
 	"executions\x18\x04 \x01(\x04R\n" +
-	"executions\"\xda\x01\n" +
+	"executions\x12\x12\n" +
+	"\x04down\x18\x05 \x03(\rR\x04down\"\xda\x01\n" +
 	"\x11OpenRegionRequest\x12\x12\n" +
 	"\x04slot\x18\x01 \x01(\rR\x04slot\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -4858,7 +4920,7 @@ func file_proto_worker_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_worker_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_proto_worker_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_proto_worker_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
 var file_proto_worker_worker_proto_goTypes = []any{
 	(MemoryKind)(0),                           // 0: sluice.worker.v2.MemoryKind
 	(Layout)(0),                               // 1: sluice.worker.v2.Layout
@@ -4922,15 +4984,16 @@ var file_proto_worker_worker_proto_goTypes = []any{
 	(*WriteRegionRequest)(nil),                // 59: sluice.worker.v2.WriteRegionRequest
 	(*WriteRegionResponse)(nil),               // 60: sluice.worker.v2.WriteRegionResponse
 	nil,                                       // 61: sluice.worker.v2.BackendOptions.OptionsEntry
-	nil,                                       // 62: sluice.worker.v2.MetricUpdate.LabelsEntry
-	(*modelconfig.ModelConfig)(nil),           // 63: inference.ModelConfig
-	(*modelconfig.ModelInput)(nil),            // 64: inference.ModelInput
-	(*modelconfig.ModelOutput)(nil),           // 65: inference.ModelOutput
-	(*modelconfig.ModelDynamicBatching)(nil),  // 66: inference.ModelDynamicBatching
-	(*modelconfig.ModelSequenceBatching)(nil), // 67: inference.ModelSequenceBatching
-	(*modelconfig.BatchInput)(nil),            // 68: inference.BatchInput
-	(*modelconfig.BatchOutput)(nil),           // 69: inference.BatchOutput
-	(modelconfig.DataType)(0),                 // 70: inference.DataType
+	nil,                                       // 62: sluice.worker.v2.ModelChange.FilesEntry
+	nil,                                       // 63: sluice.worker.v2.MetricUpdate.LabelsEntry
+	(*modelconfig.ModelConfig)(nil),           // 64: inference.ModelConfig
+	(*modelconfig.ModelInput)(nil),            // 65: inference.ModelInput
+	(*modelconfig.ModelOutput)(nil),           // 66: inference.ModelOutput
+	(*modelconfig.ModelDynamicBatching)(nil),  // 67: inference.ModelDynamicBatching
+	(*modelconfig.ModelSequenceBatching)(nil), // 68: inference.ModelSequenceBatching
+	(*modelconfig.BatchInput)(nil),            // 69: inference.BatchInput
+	(*modelconfig.BatchOutput)(nil),           // 70: inference.BatchOutput
+	(modelconfig.DataType)(0),                 // 71: inference.DataType
 }
 var file_proto_worker_worker_proto_depIdxs = []int32{
 	10, // 0: sluice.worker.v2.HelloResponse.backends:type_name -> sluice.worker.v2.Backend
@@ -4943,20 +5006,20 @@ var file_proto_worker_worker_proto_depIdxs = []int32{
 	4,  // 7: sluice.worker.v2.ModelFormat.kind:type_name -> sluice.worker.v2.ModelFormat.Kind
 	5,  // 8: sluice.worker.v2.Device.kind:type_name -> sluice.worker.v2.Device.Kind
 	61, // 9: sluice.worker.v2.BackendOptions.options:type_name -> sluice.worker.v2.BackendOptions.OptionsEntry
-	63, // 10: sluice.worker.v2.DescribeRequest.config:type_name -> inference.ModelConfig
+	64, // 10: sluice.worker.v2.DescribeRequest.config:type_name -> inference.ModelConfig
 	15, // 11: sluice.worker.v2.DescribeRequest.options:type_name -> sluice.worker.v2.BackendOptions
 	19, // 12: sluice.worker.v2.DescribeResponse.inputs:type_name -> sluice.worker.v2.TensorInfo
 	19, // 13: sluice.worker.v2.DescribeResponse.outputs:type_name -> sluice.worker.v2.TensorInfo
 	18, // 14: sluice.worker.v2.DescribeResponse.patch:type_name -> sluice.worker.v2.ConfigPatch
-	64, // 15: sluice.worker.v2.ConfigPatch.input:type_name -> inference.ModelInput
-	65, // 16: sluice.worker.v2.ConfigPatch.output:type_name -> inference.ModelOutput
-	66, // 17: sluice.worker.v2.ConfigPatch.dynamic_batching:type_name -> inference.ModelDynamicBatching
-	67, // 18: sluice.worker.v2.ConfigPatch.sequence_batching:type_name -> inference.ModelSequenceBatching
-	68, // 19: sluice.worker.v2.ConfigPatch.batch_input:type_name -> inference.BatchInput
-	69, // 20: sluice.worker.v2.ConfigPatch.batch_output:type_name -> inference.BatchOutput
-	70, // 21: sluice.worker.v2.TensorInfo.data_type:type_name -> inference.DataType
+	65, // 15: sluice.worker.v2.ConfigPatch.input:type_name -> inference.ModelInput
+	66, // 16: sluice.worker.v2.ConfigPatch.output:type_name -> inference.ModelOutput
+	67, // 17: sluice.worker.v2.ConfigPatch.dynamic_batching:type_name -> inference.ModelDynamicBatching
+	68, // 18: sluice.worker.v2.ConfigPatch.sequence_batching:type_name -> inference.ModelSequenceBatching
+	69, // 19: sluice.worker.v2.ConfigPatch.batch_input:type_name -> inference.BatchInput
+	70, // 20: sluice.worker.v2.ConfigPatch.batch_output:type_name -> inference.BatchOutput
+	71, // 21: sluice.worker.v2.TensorInfo.data_type:type_name -> inference.DataType
 	5,  // 22: sluice.worker.v2.InstanceSpec.kind:type_name -> sluice.worker.v2.Device.Kind
-	63, // 23: sluice.worker.v2.LoadRequest.config:type_name -> inference.ModelConfig
+	64, // 23: sluice.worker.v2.LoadRequest.config:type_name -> inference.ModelConfig
 	15, // 24: sluice.worker.v2.LoadRequest.options:type_name -> sluice.worker.v2.BackendOptions
 	20, // 25: sluice.worker.v2.LoadRequest.instances:type_name -> sluice.worker.v2.InstanceSpec
 	23, // 26: sluice.worker.v2.LoadResponse.memory:type_name -> sluice.worker.v2.MemoryUsage
@@ -4968,7 +5031,7 @@ var file_proto_worker_worker_proto_depIdxs = []int32{
 	30, // 32: sluice.worker.v2.Request.parameters:type_name -> sluice.worker.v2.Parameter
 	29, // 33: sluice.worker.v2.Request.outputs:type_name -> sluice.worker.v2.RequestedOutput
 	34, // 34: sluice.worker.v2.RequestedOutput.region:type_name -> sluice.worker.v2.Range
-	70, // 35: sluice.worker.v2.Input.data_type:type_name -> inference.DataType
+	71, // 35: sluice.worker.v2.Input.data_type:type_name -> inference.DataType
 	1,  // 36: sluice.worker.v2.Input.layout:type_name -> sluice.worker.v2.Layout
 	32, // 37: sluice.worker.v2.Input.extents:type_name -> sluice.worker.v2.Extent
 	33, // 38: sluice.worker.v2.Input.segments:type_name -> sluice.worker.v2.Segment
@@ -4978,7 +5041,7 @@ var file_proto_worker_worker_proto_depIdxs = []int32{
 	38, // 42: sluice.worker.v2.Result.outputs:type_name -> sluice.worker.v2.Output
 	39, // 43: sluice.worker.v2.Result.responses:type_name -> sluice.worker.v2.Response
 	41, // 44: sluice.worker.v2.Result.compute:type_name -> sluice.worker.v2.ComputeTimes
-	70, // 45: sluice.worker.v2.Output.data_type:type_name -> inference.DataType
+	71, // 45: sluice.worker.v2.Output.data_type:type_name -> inference.DataType
 	34, // 46: sluice.worker.v2.Output.region:type_name -> sluice.worker.v2.Range
 	40, // 47: sluice.worker.v2.Response.error:type_name -> sluice.worker.v2.Error
 	30, // 48: sluice.worker.v2.Response.parameters:type_name -> sluice.worker.v2.Parameter
@@ -4992,42 +5055,43 @@ var file_proto_worker_worker_proto_depIdxs = []int32{
 	47, // 56: sluice.worker.v2.Call.metric:type_name -> sluice.worker.v2.MetricUpdate
 	30, // 57: sluice.worker.v2.Inference.parameters:type_name -> sluice.worker.v2.Parameter
 	38, // 58: sluice.worker.v2.Inference.inputs:type_name -> sluice.worker.v2.Output
-	6,  // 59: sluice.worker.v2.LogLine.level:type_name -> sluice.worker.v2.LogLine.Level
-	7,  // 60: sluice.worker.v2.MetricUpdate.kind:type_name -> sluice.worker.v2.MetricUpdate.Kind
-	62, // 61: sluice.worker.v2.MetricUpdate.labels:type_name -> sluice.worker.v2.MetricUpdate.LabelsEntry
-	40, // 62: sluice.worker.v2.CallAnswer.error:type_name -> sluice.worker.v2.Error
-	30, // 63: sluice.worker.v2.CallAnswer.parameters:type_name -> sluice.worker.v2.Parameter
-	38, // 64: sluice.worker.v2.CallAnswer.outputs:type_name -> sluice.worker.v2.Output
-	51, // 65: sluice.worker.v2.WatchResponse.devices:type_name -> sluice.worker.v2.DeviceState
-	52, // 66: sluice.worker.v2.WatchResponse.models:type_name -> sluice.worker.v2.LoadedModel
-	14, // 67: sluice.worker.v2.DeviceState.device:type_name -> sluice.worker.v2.Device
-	8,  // 68: sluice.worker.v2.Worker.Hello:input_type -> sluice.worker.v2.HelloRequest
-	16, // 69: sluice.worker.v2.Worker.Describe:input_type -> sluice.worker.v2.DescribeRequest
-	21, // 70: sluice.worker.v2.Worker.Load:input_type -> sluice.worker.v2.LoadRequest
-	24, // 71: sluice.worker.v2.Worker.Unload:input_type -> sluice.worker.v2.UnloadRequest
-	26, // 72: sluice.worker.v2.Worker.Execute:input_type -> sluice.worker.v2.ExecuteRequest
-	48, // 73: sluice.worker.v2.Worker.Calls:input_type -> sluice.worker.v2.CallAnswer
-	53, // 74: sluice.worker.v2.Worker.OpenRegion:input_type -> sluice.worker.v2.OpenRegionRequest
-	55, // 75: sluice.worker.v2.Worker.CloseRegion:input_type -> sluice.worker.v2.CloseRegionRequest
-	57, // 76: sluice.worker.v2.Worker.ReadRegion:input_type -> sluice.worker.v2.ReadRegionRequest
-	59, // 77: sluice.worker.v2.Worker.WriteRegion:input_type -> sluice.worker.v2.WriteRegionRequest
-	49, // 78: sluice.worker.v2.Worker.Watch:input_type -> sluice.worker.v2.WatchRequest
-	9,  // 79: sluice.worker.v2.Worker.Hello:output_type -> sluice.worker.v2.HelloResponse
-	17, // 80: sluice.worker.v2.Worker.Describe:output_type -> sluice.worker.v2.DescribeResponse
-	22, // 81: sluice.worker.v2.Worker.Load:output_type -> sluice.worker.v2.LoadResponse
-	25, // 82: sluice.worker.v2.Worker.Unload:output_type -> sluice.worker.v2.UnloadResponse
-	36, // 83: sluice.worker.v2.Worker.Execute:output_type -> sluice.worker.v2.ExecuteResponse
-	42, // 84: sluice.worker.v2.Worker.Calls:output_type -> sluice.worker.v2.Call
-	54, // 85: sluice.worker.v2.Worker.OpenRegion:output_type -> sluice.worker.v2.OpenRegionResponse
-	56, // 86: sluice.worker.v2.Worker.CloseRegion:output_type -> sluice.worker.v2.CloseRegionResponse
-	58, // 87: sluice.worker.v2.Worker.ReadRegion:output_type -> sluice.worker.v2.ReadRegionResponse
-	60, // 88: sluice.worker.v2.Worker.WriteRegion:output_type -> sluice.worker.v2.WriteRegionResponse
-	50, // 89: sluice.worker.v2.Worker.Watch:output_type -> sluice.worker.v2.WatchResponse
-	79, // [79:90] is the sub-list for method output_type
-	68, // [68:79] is the sub-list for method input_type
-	68, // [68:68] is the sub-list for extension type_name
-	68, // [68:68] is the sub-list for extension extendee
-	0,  // [0:68] is the sub-list for field type_name
+	62, // 59: sluice.worker.v2.ModelChange.files:type_name -> sluice.worker.v2.ModelChange.FilesEntry
+	6,  // 60: sluice.worker.v2.LogLine.level:type_name -> sluice.worker.v2.LogLine.Level
+	7,  // 61: sluice.worker.v2.MetricUpdate.kind:type_name -> sluice.worker.v2.MetricUpdate.Kind
+	63, // 62: sluice.worker.v2.MetricUpdate.labels:type_name -> sluice.worker.v2.MetricUpdate.LabelsEntry
+	40, // 63: sluice.worker.v2.CallAnswer.error:type_name -> sluice.worker.v2.Error
+	30, // 64: sluice.worker.v2.CallAnswer.parameters:type_name -> sluice.worker.v2.Parameter
+	38, // 65: sluice.worker.v2.CallAnswer.outputs:type_name -> sluice.worker.v2.Output
+	51, // 66: sluice.worker.v2.WatchResponse.devices:type_name -> sluice.worker.v2.DeviceState
+	52, // 67: sluice.worker.v2.WatchResponse.models:type_name -> sluice.worker.v2.LoadedModel
+	14, // 68: sluice.worker.v2.DeviceState.device:type_name -> sluice.worker.v2.Device
+	8,  // 69: sluice.worker.v2.Worker.Hello:input_type -> sluice.worker.v2.HelloRequest
+	16, // 70: sluice.worker.v2.Worker.Describe:input_type -> sluice.worker.v2.DescribeRequest
+	21, // 71: sluice.worker.v2.Worker.Load:input_type -> sluice.worker.v2.LoadRequest
+	24, // 72: sluice.worker.v2.Worker.Unload:input_type -> sluice.worker.v2.UnloadRequest
+	26, // 73: sluice.worker.v2.Worker.Execute:input_type -> sluice.worker.v2.ExecuteRequest
+	48, // 74: sluice.worker.v2.Worker.Calls:input_type -> sluice.worker.v2.CallAnswer
+	53, // 75: sluice.worker.v2.Worker.OpenRegion:input_type -> sluice.worker.v2.OpenRegionRequest
+	55, // 76: sluice.worker.v2.Worker.CloseRegion:input_type -> sluice.worker.v2.CloseRegionRequest
+	57, // 77: sluice.worker.v2.Worker.ReadRegion:input_type -> sluice.worker.v2.ReadRegionRequest
+	59, // 78: sluice.worker.v2.Worker.WriteRegion:input_type -> sluice.worker.v2.WriteRegionRequest
+	49, // 79: sluice.worker.v2.Worker.Watch:input_type -> sluice.worker.v2.WatchRequest
+	9,  // 80: sluice.worker.v2.Worker.Hello:output_type -> sluice.worker.v2.HelloResponse
+	17, // 81: sluice.worker.v2.Worker.Describe:output_type -> sluice.worker.v2.DescribeResponse
+	22, // 82: sluice.worker.v2.Worker.Load:output_type -> sluice.worker.v2.LoadResponse
+	25, // 83: sluice.worker.v2.Worker.Unload:output_type -> sluice.worker.v2.UnloadResponse
+	36, // 84: sluice.worker.v2.Worker.Execute:output_type -> sluice.worker.v2.ExecuteResponse
+	42, // 85: sluice.worker.v2.Worker.Calls:output_type -> sluice.worker.v2.Call
+	54, // 86: sluice.worker.v2.Worker.OpenRegion:output_type -> sluice.worker.v2.OpenRegionResponse
+	56, // 87: sluice.worker.v2.Worker.CloseRegion:output_type -> sluice.worker.v2.CloseRegionResponse
+	58, // 88: sluice.worker.v2.Worker.ReadRegion:output_type -> sluice.worker.v2.ReadRegionResponse
+	60, // 89: sluice.worker.v2.Worker.WriteRegion:output_type -> sluice.worker.v2.WriteRegionResponse
+	50, // 90: sluice.worker.v2.Worker.Watch:output_type -> sluice.worker.v2.WatchResponse
+	80, // [80:91] is the sub-list for method output_type
+	69, // [69:80] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_proto_worker_worker_proto_init() }
@@ -5064,7 +5128,7 @@ func file_proto_worker_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_worker_worker_proto_rawDesc), len(file_proto_worker_worker_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   55,
+			NumMessages:   56,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

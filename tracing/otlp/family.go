@@ -282,8 +282,12 @@ func (e *encoder) request(c *infer.TraceCall, t *infer.Trace) {
 	}
 }
 
-// ensemble says that other requests were executed for this one.
+// ensemble says that other requests were executed in place of this one. A model that calls others is
+// executed itself.
 func (e *encoder) ensemble(t *infer.Trace) bool {
+	if len(t.Batches) > 0 {
+		return false
+	}
 	for _, s := range e.steps {
 		if s.Parent == t.ID {
 			return true

@@ -9,6 +9,7 @@ package backend
 
 import (
 	"context"
+	"os"
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/proto/modelconfig"
@@ -32,6 +33,7 @@ type Info struct {
 	WholeBatches      bool // the worker does not execute a batch's requests one by one
 	Ragged            bool // it computes batch_input and cuts batch_output itself
 	UnbatchedOptional bool // inputs may be optional in models without a batch dimension alone
+	RequestContext    bool // requests have what ContextOf tells
 	Patches           bool // Describe is asked for configs whose tensors are complete, too
 
 	Placements []*worker.Placement   // kinds of instances, the preferred first; nil: CPU, and GPU as GPU says
@@ -74,9 +76,26 @@ type Spec struct {
 	// BackendFile is the absolute path of the file that makes the config's backend, where
 	// this backend runs it: see Info.Runtimes. "" where the config names this backend.
 	BackendFile string
+	// Inspect says, for Describe, that nothing of the model's may be executed: somebody wants to know
+	// what a load would meet.
+	Inspect bool
 	// Gateway is the model's own way to the gateway; nil: that takes no calls, or it is
 	// Describe's.
 	Gateway Gateway
+	// Arenas is the memory that batches come and go in, where the gateway shares it; nil: it does not.
+	Arenas Arenas
+}
+
+// Arenas are the two memories that a gateway of this host shares with its worker. A backend
+// whose models run in processes of their own may hand them on, so that tensors need no copy
+// there: to map the requests' privately, and the answers' writable. Its methods may be called
+// by any goroutine as long as the model is loaded. Source: package workers/shm.
+type Arenas interface {
+	// Files duplicates the descriptors of both; the caller closes them.
+	Files() (requests, answers *os.File, err error)
+	// Locate says where data lies: an input, or memory from Alloc. ok is false where it
+	// lies in neither.
+	Locate(data []byte) (answers bool, offset int64, ok bool)
 }
 
 // TensorInfo is a tensor as a model file declares it; -1 is a dimension of any size.
@@ -92,6 +111,9 @@ type Description struct {
 	Inputs, Outputs []TensorInfo
 	// Patch is what the backend says of the config beside; nil: nothing.
 	Patch *worker.ConfigPatch
+	// Findings, where Spec.Inspect is set, are why a load would fail, and Remarks what the model is
+	// made of and what a load would do.
+	Findings, Remarks []string
 }
 
 // Model is a loaded model version.
@@ -99,6 +121,14 @@ type Model interface {
 	NewInstance(ctx context.Context, spec InstanceSpec) (Instance, error)
 	// Close frees the model; its instances are closed before.
 	Close() error
+}
+
+// Faulty is an Instance that may be unable to execute for a time, as one whose process is being
+// started again. The gateway hears of it within a second and gives it no batches.
+type Faulty interface {
+	// Fault says why nothing can be executed now; nil: it can. Any goroutine may call it, until
+	// Close has returned.
+	Fault() error
 }
 
 // InstanceSpec says where an instance lives.
@@ -113,6 +143,9 @@ type InstanceSpec struct {
 type Instance interface {
 	// Execute answers every request of b, through b's methods, before it returns, unless
 	// b was kept. Where it returns an error, the requests that have no final answer get it.
+	// The reason worker_lost (also of Open.Fail, where every open request of the batch fails so)
+	// says that the instance has lost what it had, states of sequences among it: where no
+	// request of the batch had an answer, the gateway has them executed once more.
 	Execute(b Batch) error
 	// Close comes when no batch is kept any more. Nothing of the instance's may use one
 	// when it returns.

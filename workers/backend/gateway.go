@@ -7,6 +7,9 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
+// MaxLoadFiles bounds the files of a Gateway's Load: bytes of names and contents.
+const MaxLoadFiles = 256 << 20
+
 // Gateway is what a model may ask of the gateway that loaded it: in its own name (Spec.Gateway),
 // or for a request (Request.Gateway), whose caller, tenant, deadline and end it then has. Its
 // methods may be called by any goroutine, as long as the model is loaded; for a request, until
@@ -19,8 +22,9 @@ type Gateway interface {
 	// call has ended, and nothing of call is read any more.
 	Infer(ctx context.Context, call *Call, each func(*Answer) error) error
 	// Load loads a model, or loads it again. config, where it is not "", is a model config
-	// in JSON in place of the folder's.
-	Load(ctx context.Context, model, config string) error
+	// in JSON in place of the folder's. files, with a config alone, are the whole model folder by paths
+	// in it ("1/model.onnx"), at most MaxLoadFiles bytes; they are not read any more when Load returns.
+	Load(ctx context.Context, model, config string, files map[string][]byte) error
 	// Unload unloads a model, with dependents also those that an ensemble needs and nobody
 	// else does.
 	Unload(ctx context.Context, model string, dependents bool) error

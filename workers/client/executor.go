@@ -1,10 +1,12 @@
 package client
 
 import (
+	"errors"
 	"slices"
 	"sync"
 
 	"github.com/sluice-serve/sluice/infer"
+	workerpb "github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/wire"
 )
 
@@ -28,6 +30,8 @@ type executor struct {
 	box   int       // mailbox on the worker's lane
 
 	instance, worker string // their names
+	// renewed says that the instance has lost what it had, and takes batches again.
+	renewed func()
 
 	failures *sync.WaitGroup // of the goroutines that deliver what could not be sent
 
@@ -37,6 +41,7 @@ type executor struct {
 	handle   uint64        // guarded by mu: of the version in the worker that link is
 	current  *infer.Batch  // guarded by mu: in flight, and the instance takes no other
 	onDevice bool          // guarded by mu: outputs may stay in its device's memory
+	context  bool          // guarded by mu: requests have their context
 	opens    opens         // guarded by mu: in flight, and the instance is free of them
 	batch    wire.Batch    // guarded by mu: its descriptor
 	copies   [][]byte      // guarded by mu: blocks of the arena that inputs were copied to
@@ -84,7 +89,7 @@ func (e *executor) startLocked(b *infer.Batch) error {
 		return infer.Errorf(infer.Internal, "batch %d was given to an instance that has batch %d", b.ID, e.current.ID)
 	}
 	e.current = b
-	describe(&e.batch, b, e.onDevice)
+	e.describeLocked(b)
 	if err := e.link.post(e); err != nil {
 		e.endLocked()
 		return err
@@ -158,6 +163,9 @@ func (e *executor) finish(b *infer.Batch, r *infer.Result) (woke bool) {
 	}
 	desk := e.desk
 	e.mu.Unlock()
+	if r.Err != nil && errors.Is(r.Err, infer.ErrWorkerLost) { // the worker lives
+		defer e.failures.Go(e.renewed)
+	}
 	switch {
 	case o != nil:
 		desk.endBatch(b.ID)
@@ -194,12 +202,12 @@ func (e *executor) overLocked() {
 	}
 }
 
-// attach puts the instance into service on a worker that loaded it, and that may have so
-// many requests open.
-func (e *executor) attach(l link, d *desk, handle uint64, open int, onDevice bool) {
+// attach puts the instance into service on a worker that loaded it, and said m of it.
+func (e *executor) attach(l link, d *desk, handle uint64, m *workerpb.LoadResponse, onDevice bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.link, e.desk, e.handle, e.opens.most, e.onDevice = l, d, handle, open, onDevice
+	e.link, e.desk, e.handle, e.opens.most, e.onDevice = l, d, handle, int(m.OpenRequests), onDevice
+	e.context = m.RequestContext
 }
 
 // detach takes it out of service; batches in flight stay until they are failed.
@@ -264,8 +272,9 @@ func (e *executor) stop() {
 	}
 }
 
-// describe fills a descriptor but for the segments of the inputs.
-func describe(d *wire.Batch, b *infer.Batch, onDevice bool) {
+// describeLocked fills the descriptor but for the segments of the inputs.
+func (e *executor) describeLocked(b *infer.Batch) {
+	d, onDevice := &e.batch, e.onDevice
 	d.ID, d.Rows = b.ID, b.Rows
 	d.Requests = grow(d.Requests, len(b.Requests))
 	for i, q := range b.Requests {
@@ -287,6 +296,9 @@ func describe(d *wire.Batch, b *infer.Batch, onDevice bool) {
 		}
 		*r = wire.Request{ID: q.ID, Rows: q.Rows, Params: q.Params, Outputs: outputs, Places: places, Correlation: q.Correlation,
 			Start: q.SequenceStart, End: q.SequenceEnd, Cancel: uint32(i), Timeout: timeLeft(q)}
+		if e.context {
+			r.Params = withContext(q)
+		}
 	}
 	d.Inputs = grow(d.Inputs, len(b.Inputs))
 	for i := range b.Inputs {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,7 +36,8 @@ type group struct {
 
 	onDevice atomic.Bool // its instances take tensors in the worker's device memory
 
-	notify sync.Mutex // orders the calls of spec.Changed
+	notify sync.Mutex   // orders the calls of spec.Changed
+	faulty map[int]bool // guarded by notify: indexes of instances that the worker says can't execute
 
 	// Guarded by worker.mu.
 	gone    bool
@@ -66,7 +68,7 @@ func newGroup(w *worker, spec *Spec, instances []int) (*group, error) {
 	g.turn <- struct{}{}
 	for k, i := range instances {
 		g.executors = append(g.executors, &executor{arena: w.owner.memory, index: uint32(k), box: boxes[k], failures: &w.owner.failures,
-			instance: spec.Instances[i].Name, worker: w.name})
+			instance: spec.Instances[i].Name, worker: w.name, renewed: func() { g.renew(i) }})
 	}
 	return g, nil
 }
@@ -210,7 +212,7 @@ func (g *group) up(s *session, handle uint64, m *workerpb.LoadResponse, announce
 		g.session, g.handle, g.memory = s, handle, m.Memory
 		g.onDevice.Store(takesDevice(s, m))
 		for _, e := range g.executors {
-			e.attach(s.link, s.desk, handle, int(m.OpenRequests), takesDevice(s, m))
+			e.attach(s.link, s.desk, handle, m, takesDevice(s, m))
 		}
 	}
 	w.mu.Unlock()
@@ -239,7 +241,47 @@ func (g *group) down(s *session) {
 	}
 }
 
+// renew takes an instance out of service and puts it into service again: what it had is lost, and
+// its worker lives.
+func (g *group) renew(i int) {
+	g.notify.Lock()
+	defer g.notify.Unlock()
+	g.worker.mu.Lock()
+	serves := g.session != nil && !g.gone
+	g.worker.mu.Unlock()
+	if serves && g.spec.Changed != nil {
+		g.spec.Changed(i, false)
+		if !g.faulty[slices.Index(g.instances, i)] {
+			g.spec.Changed(i, true)
+		}
+	}
+}
+
+// reported takes instances out of service that the worker says can't execute, and puts those into
+// it that can again.
+func (g *group) reported(models []*workerpb.LoadedModel) {
+	g.notify.Lock()
+	defer g.notify.Unlock()
+	g.worker.mu.Lock()
+	serves, handle := g.session != nil && !g.gone, g.handle
+	g.worker.mu.Unlock()
+	at := slices.IndexFunc(models, func(m *workerpb.LoadedModel) bool { return m.GetHandle() == handle })
+	if !serves || at < 0 || g.spec.Changed == nil {
+		return
+	}
+	for k, i := range g.instances {
+		if down := slices.Contains(models[at].GetDown(), uint32(k)); down != g.faulty[k] {
+			if g.faulty == nil {
+				g.faulty = map[int]bool{}
+			}
+			g.faulty[k] = down
+			g.spec.Changed(i, !down)
+		}
+	}
+}
+
 func (g *group) tell(up bool) {
+	clear(g.faulty)
 	if g.spec.Changed == nil {
 		return
 	}

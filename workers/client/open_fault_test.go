@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
+	workerpb "github.com/sluice-serve/sluice/proto/worker"
 )
 
 // describeResult says what a result is, and releases it.
@@ -95,7 +96,7 @@ func (n *nowhere) forget(batch uint64) { n.forgotten = append(n.forgotten, fmt.S
 func TestOpenRequestsAreCounted(t *testing.T) {
 	l := &nowhere{}
 	e := &executor{}
-	e.attach(l, nil, 1, 3, false)
+	e.attach(l, nil, 1, &workerpb.LoadResponse{OpenRequests: 3}, false)
 	batch := func(id uint64, requests int) *infer.Batch {
 		b := &infer.Batch{ID: id, Requests: make([]*infer.Request, requests), Deliver: func(*infer.Result) {}}
 		for i := range b.Requests {

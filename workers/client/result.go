@@ -212,8 +212,21 @@ func (r *received) refusal(code infer.Code, reason infer.Reason, text string) er
 	if reason == infer.ReasonMemory && r.memory != nil {
 		r.memory.refused.Note()
 	}
+	if reason == infer.ReasonWorkerLost {
+		return &infer.Error{Code: code, Reason: reason, Err: lostInstance(text)}
+	}
 	return infer.Refusef(code, known(reason), "%s", text)
 }
+
+// lostInstance is the text of a worker one of whose instances has lost what it had, as if the
+// worker had ended.
+type lostInstance string
+
+// Error is the text.
+func (e lostInstance) Error() string { return string(e) }
+
+// Unwrap gives the cause.
+func (lostInstance) Unwrap() error { return infer.ErrWorkerLost }
 
 // hasData says that tensors of the result lie in the worker's memory.
 func (r *received) hasData() bool {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
+	workerpb "github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/wire"
 )
 
@@ -23,7 +24,7 @@ const openTimeout = 5 * time.Minute
 
 func newSilentWorld(t *testing.T, shares bool) *silentWorld {
 	w := &silentWorld{t: t, e: &executor{arena: nil}, link: &nowhere{}, now: infer.Now(), shares: shares}
-	w.e.attach(w.link, nil, 1, 8, false)
+	w.e.attach(w.link, nil, 1, &workerpb.LoadResponse{OpenRequests: 8}, false)
 	return w
 }
 

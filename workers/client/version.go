@@ -24,6 +24,7 @@ type Spec struct {
 	// worker has it.
 	BackendFile string
 	Options     map[string]string // of --backend-config for the backend
+	Inspect     bool              // for Describe: nothing of the model's is executed
 	Instances   []Instance
 	// Like is a loaded version that differs in its instances alone: workers that have it
 	// use its model again and read no file. It must stay loaded until Load returns. nil:

@@ -200,8 +200,12 @@ func (w *worker) groupsLocked() []*group {
 
 func (w *worker) seen(m *workerpb.WatchResponse) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.report = m
+	groups := w.groupsLocked()
+	w.mu.Unlock()
+	for _, g := range groups {
+		g.reported(m.GetModels())
+	}
 }
 
 // await is current for whom it serves: it waits no longer than Config.WaitTime.

@@ -302,7 +302,7 @@ func (w *Workers) Describe(ctx context.Context, spec *Spec) (*workerpb.DescribeR
 		return nil, err
 	}
 	m, err := s.client.Describe(ctx, &workerpb.DescribeRequest{
-		Backend: spec.Backend, ModelFile: spec.ModelFile, Config: spec.Config, Options: spec.options()})
+		Backend: spec.Backend, ModelFile: spec.ModelFile, Config: spec.Config, Options: spec.options(), Inspect: spec.Inspect})
 	if err != nil {
 		if lostDuring(s, err) {
 			return nil, errLost()

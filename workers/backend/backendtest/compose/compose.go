@@ -181,7 +181,7 @@ func (i *instance) do(ctx context.Context, g backend.Gateway, b backend.Batch, k
 	what, err, ok := text(r, "call"), error(nil), true
 	switch do := text(r, "do"); do {
 	case "load":
-		err = g.Load(ctx, what, text(r, "config"))
+		err = g.Load(ctx, what, text(r, "config"), nil)
 	case "unload":
 		err = g.Unload(ctx, what, false)
 	case "ready":
