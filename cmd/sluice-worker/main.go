@@ -26,6 +26,7 @@ import (
 	"github.com/sluice-serve/sluice/workers/backend"
 	"github.com/sluice-serve/sluice/workers/backend/identity"
 	"github.com/sluice-serve/sluice/workers/backend/onnxruntime"
+	"github.com/sluice-serve/sluice/workers/backend/python"
 	"github.com/sluice-serve/sluice/workers/backend/repeat"
 	"github.com/sluice-serve/sluice/workers/backend/square"
 )
@@ -177,6 +178,7 @@ func run(o options) error {
 	deps := workers.Deps{Log: log, Exit: os.Exit, Instances: processors(log), Backends: map[string]backend.Factory{
 		"identity":    identity.New,
 		"onnxruntime": onnxruntime.New(o.onnxruntime),
+		"python":      python.New,
 		"repeat":      repeat.New,
 		"square":      square.New,
 	}}

@@ -1,0 +1,156 @@
+package python
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers/backend"
+)
+
+// gateway is one that the test is. Model echo gives its input, stream gives it a hundred times, fails fails.
+type gateway struct {
+	hanging, ended chan struct{} // of model hangs
+
+	mu      sync.Mutex
+	said    []string  // guarded by mu
+	metrics []float64 // guarded by mu
+}
+
+func (g *gateway) note(format string, args ...any) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.said = append(g.said, fmt.Sprintf(format, args...))
+}
+
+func (g *gateway) Infer(ctx context.Context, c *backend.Call, each func(*backend.Answer) error) error {
+	out := slices.Clone(c.Inputs)
+	out[0].Name = "OUT"
+	answers := 1
+	switch c.Model {
+	case "fails":
+		return infer.Errorf(infer.Unavailable, "it fails")
+	case "hangs":
+		close(g.hanging)
+		<-ctx.Done()
+		close(g.ended)
+		return context.Cause(ctx)
+	case "stream":
+		answers = 100
+	}
+	g.note("call %s %s %v", c.Model, c.ID, c.Stream)
+	for i := range answers {
+		if err := each(&backend.Answer{Outputs: out, Final: i == answers-1}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *gateway) Load(_ context.Context, model, config string, files map[string][]byte) error {
+	g.note("load %s %q %q", model, config, files)
+	return nil
+}
+
+func (g *gateway) Unload(_ context.Context, model string, _ bool) error {
+	g.note("unload %s", model)
+	return nil
+}
+
+func (g *gateway) Ready(_ context.Context, model, _ string) (bool, error) {
+	return model == "echo", nil
+}
+
+func (g *gateway) Log(level backend.LogLevel, text string) { g.note("log %d %s", level, text) }
+
+func (g *gateway) Metric(_ context.Context, m *backend.Metric) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.metrics = append(g.metrics, m.Value)
+	return nil
+}
+
+func await(t *testing.T, what string, c <-chan struct{}) {
+	t.Helper()
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-c:
+	case <-timer.C:
+		t.Fatalf("after %v not: %s", within, what)
+	}
+}
+
+func TestCalls(t *testing.T) {
+	g := &gateway{hanging: make(chan struct{}), ended: make(chan struct{})}
+	spec := specOf(t, "calls", nil)
+	spec.Gateway = g
+	in := loaded(t, open(t), spec)
+	for _, row := range []struct {
+		what, want float32
+		said       string
+	}{{1, 1 << 20, "call echo r1 false"}, {2, 100, "call stream r1 true"}, {3, 4, ""}, {4, 2, `load echo "" map[]`}} {
+		a, _ := ask(in, row.what)
+		if a.Err != nil {
+			t.Fatalf("%v: %v", row.what, a.Err)
+		}
+		if got := math.Float32frombits(binary.LittleEndian.Uint32(a.Responses[0].Outputs[0].Data)); got != row.want {
+			t.Errorf("%v: got %v, want %v", row.what, got, row.want)
+		}
+		g.mu.Lock()
+		if row.said != "" && !slices.Contains(g.said, row.said) {
+			t.Errorf("%v: the gateway was asked for %q, want %q", row.what, g.said, row.said)
+		}
+		g.mu.Unlock()
+	}
+	g.mu.Lock()
+	if !slices.ContainsFunc(g.said, func(s string) bool {
+		return strings.HasPrefix(s, "log 1 model.py:") &&
+			strings.HasSuffix(s, "] four")
+	}) {
+		t.Errorf("the gateway was told %q, want a warning", g.said)
+	}
+	g.mu.Unlock()
+	eventually(t, "the metric at the gateway", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		sum := 0.0
+		for _, v := range g.metrics {
+			sum += v
+		}
+		return sum == 2
+	})
+	in.mu.Lock()
+	r := in.run
+	in.mu.Unlock()
+	eventually(t, "no memory in use", func() bool { return r.channel.Exchange.InUse() == 0 })
+}
+
+// What a process has asked for ends with it.
+func TestCallsEndWithTheProcess(t *testing.T) {
+	g := &gateway{hanging: make(chan struct{}), ended: make(chan struct{})}
+	spec := specOf(t, "calls", nil)
+	spec.Gateway = g
+	in := loaded(t, open(t), spec)
+	done := make(chan error, 1)
+	go func() {
+		a, _ := ask(in, 5)
+		done <- a.Err
+	}()
+	await(t, "the call", g.hanging)
+	if err := syscall.Kill(in.pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the end of the call", g.ended)
+	if err := <-done; infer.ReasonOf(err) != infer.ReasonWorkerLost {
+		t.Errorf("the request: %v, want worker_lost", err)
+	}
+}

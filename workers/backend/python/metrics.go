@@ -1,0 +1,203 @@
+package python
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers/backend"
+	"github.com/sluice-serve/sluice/workers/backend/python/internal/channel"
+)
+
+// What METRIC changes.
+const (
+	metricSet = iota
+	metricAdd
+	metricObserve
+	metricDeclare
+	metricDelete
+)
+
+const (
+	// metricPatience bounds how long a result waits until the gateway has a model's figures.
+	metricPatience = time.Second
+	// mostChanges bounds the changes that wait for the gateway; a process that makes more waits.
+	mostChanges = 4096
+	// mostSeries bounds the metrics of a model that have a value here.
+	mostSeries = 4096
+)
+
+// metrics are a model's figures: those of its instances together.
+type metrics struct {
+	mu      sync.Mutex
+	help    map[string]string    // guarded by mu: by family
+	buckets map[series][]float64 // guarded by mu: of histograms
+	values  map[series]float64   // guarded by mu: of counters and gauges
+	uses    map[series]int       // guarded by mu: how many processes' objects a series has
+	queue   []*backend.Metric    // guarded by mu: changes that the gateway does not have yet, in their order
+	busy    bool                 // guarded by mu: a goroutine passes them on
+	moved   *sync.Cond           // of mu: queue or busy changed
+}
+
+// series is a metric of a family; labels is JSON with sorted names.
+type series struct{ family, labels string }
+
+func newMetrics() *metrics {
+	m := &metrics{help: map[string]string{}, buckets: map[series][]float64{}, values: map[series]float64{},
+		uses: map[series]int{}}
+	m.moved = sync.NewCond(&m.mu)
+	return m
+}
+
+// measured deals with METRIC.
+func (r *run) measured(d *channel.Decoder) error {
+	for range d.U16() {
+		kind, change := d.U8(), d.U8()
+		family, help, labels := d.String(), d.String(), d.String()
+		buckets := make([]float64, d.Count(uint32(d.U16()), 8))
+		for i := range buckets {
+			buckets[i] = d.F64()
+		}
+		value := d.F64()
+		if kind > uint8(backend.Histogram) || change > metricDelete {
+			d.Fail("a metric of kind %d and change %d", kind, change)
+		}
+		if d.Err() != nil {
+			return d.Err()
+		}
+		m := &backend.Metric{Family: family, Kind: backend.MetricKind(kind), Help: help, Buckets: buckets, Value: value}
+		if labels != "" && labels != "{}" {
+			if err := json.Unmarshal([]byte(labels), &m.Labels); err != nil {
+				d.Fail("labels of a metric: %v", err)
+				return d.Err()
+			}
+		}
+		r.model().metrics.change(r, m, change, series{family, labels})
+	}
+	return d.Err()
+}
+
+// change notes a change and has the gateway get it.
+func (m *metrics) change(r *run, c *backend.Metric, change uint8, s series) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch change {
+	case metricDeclare:
+		if s.labels == "" { // a family
+			m.help[s.family] = c.Help
+			return
+		}
+		if m.uses[s]++; len(m.values) < mostSeries {
+			m.values[s] += 0
+		}
+		if c.Kind == backend.Histogram { // it is there with its first observation
+			m.buckets[s] = c.Buckets
+			return
+		}
+		c.Change, c.Value = backend.Add, 0
+	case metricDelete:
+		if m.uses[s]--; m.uses[s] <= 0 {
+			delete(m.uses, s)
+			delete(m.values, s)
+			delete(m.buckets, s)
+		}
+		return
+	case metricSet:
+		c.Change = backend.Set
+		m.values[s] = c.Value
+	case metricAdd:
+		c.Change = backend.Add
+		m.values[s] += c.Value
+	case metricObserve:
+		c.Change, c.Buckets = backend.Observe, m.buckets[s]
+	}
+	if c.Help == "" {
+		c.Help = m.help[s.family]
+	}
+	for len(m.queue) >= mostChanges {
+		m.moved.Wait()
+	}
+	if n := len(m.queue); n > 0 && c.Change == backend.Add && m.queue[n-1].Change == backend.Add &&
+		sameSeries(m.queue[n-1], c) {
+		m.queue[n-1].Value += c.Value
+	} else {
+		m.queue = append(m.queue, c)
+	}
+	if !m.busy {
+		m.busy = true
+		r.users.Go(func() { m.pass(r) })
+	}
+}
+
+func sameSeries(a, b *backend.Metric) bool {
+	if a.Family != b.Family || len(a.Labels) != len(b.Labels) {
+		return false
+	}
+	for k, v := range a.Labels {
+		if w, ok := b.Labels[k]; !ok || v != w {
+			return false
+		}
+	}
+	return true
+}
+
+// pass gives the gateway what is queued.
+func (m *metrics) pass(r *run) {
+	gateway := r.model().spec.Gateway
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for len(m.queue) > 0 {
+		next := m.queue
+		m.queue = nil
+		m.moved.Broadcast()
+		m.mu.Unlock()
+		for _, c := range next {
+			if gateway == nil {
+				break
+			}
+			ctx, stop := context.WithTimeout(context.WithoutCancel(r.life), 10*metricPatience)
+			err := gateway.Metric(ctx, c)
+			stop()
+			if err != nil {
+				r.log.Warn("a metric of the model was refused", "family", c.Family, "error", err)
+			}
+		}
+		m.mu.Lock()
+	}
+	m.busy = false
+	m.moved.Broadcast()
+}
+
+// settled waits until the gateway has what was changed before, a bounded time: who got a model's
+// answer finds the figures.
+func (m *metrics) settled() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.busy {
+		return
+	}
+	late := false
+	t := time.AfterFunc(metricPatience, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		late = true
+		m.moved.Broadcast()
+	})
+	defer t.Stop()
+	for m.busy && !late {
+		m.moved.Wait()
+	}
+}
+
+// value is that of a counter or a gauge, over all instances.
+func (m *metrics) value(s series) (float64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v, ok := m.values[s]
+	if !ok {
+		return 0, infer.Errorf(infer.NotFound, "there is no metric '%s' with labels %s", s.family, s.labels)
+	}
+	return v, nil
+}
