@@ -31,15 +31,17 @@ build: runtime headers ## bin/sluice (static) and bin/sluice-worker (cgo, ONNX R
 	@CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/sluice ./cmd/sluice
 	@CGO_ENABLED=1 CGO_CFLAGS="$$(scripts/cflags.sh)" go build -trimpath -ldflags='-s -w' $(TAGS) -o bin/sluice-worker ./cmd/sluice-worker
 	@ln -sfn ../.cache/onnxruntime/lib bin/lib
+	@ln -sfn ../.cache/venv bin/python
 
 test: ## all that CI runs: format, vet, lint, race, fuzz, clients, faults
 	@scripts/test.sh
 
-bench: build venv-test peer ## sluice, the original and bare ONNX Runtime, side by side (ARGS=--quick)
+bench: build venv-test peer ## sluice, Triton and bare ONNX Runtime, side by side; Python models (ARGS=--quick)
 	@$(VENV) scripts/make_models.py bench .cache/bench-models
 	@go build -o bin/loadgen ./bench/loadgen
 	@CGO_CFLAGS="$$(scripts/cflags.sh)" go build $(TAGS) -o bin/ort ./bench/ort
 	@$(VENV) bench/run.py $(ARGS)
+	@$(VENV) bench/python.py $(filter --quick,$(ARGS))
 
 bench-tracing: build venv-test ## what spans cost, sampled at 0, 1 and 100 % (ARGS=--rounds 5)
 	@$(VENV) scripts/make_models.py bench .cache/bench-models
