@@ -67,7 +67,8 @@ def demo(repo, wheels):
         "simple_string": {"1/model.onnx": graphs.add_sub_string()},
         "mlp": {"1/model.onnx": graphs.mlp()},
         "identity_fp32": {},
-        "file_type": {"1/model.py": (source / "file_type" / "1" / "model.py").read_bytes()},
+        "file_type": {"1/model.py": (source / "file_type" / "1" / "model.py").read_bytes(),
+                      "labels.txt": ("\n".join(labels) + "\n").encode()},
         "silero_vad": {"1/model.onnx": speech_model(next(wheels.glob("silero_vad-*.whl")))},
     } | text_models(next(wheels.glob("rapidocr_onnxruntime-*.whl")))
     for name in sorted(files):

@@ -39,8 +39,7 @@ def by_its_bytes(data):
 
 class TritonPythonModel:
     def initialize(self, args):
-        labels = os.path.join(args["model_repository"], "..", "magika", "labels.txt")
-        with open(labels, encoding="utf-8") as f:
+        with open(os.path.join(args["model_repository"], "labels.txt"), encoding="utf-8") as f:
             self.labels = np.array(f.read().split(), np.object_)
 
     def execute(self, requests):
