@@ -42,7 +42,7 @@ type instance struct {
 	apart  bool   // requests of a batch may be executed one by one
 	choice choice // whether they are; the goroutine's
 
-	faulty     atomic.Pointer[backend.Faulty] // the instance, where it says that it can't execute; nil: it doesn't
+	made       atomic.Pointer[backend.Instance] // nil: it is not made yet
 	executions atomic.Uint64
 	done       chan struct{} // closed when the goroutine has ended
 	closeErr   error         // of the backend's Close; valid after done
@@ -59,8 +59,8 @@ func (inst *instance) run(ctx context.Context, ready chan<- error) {
 		inst.log.Warn("the instance's delays may be late", "error", err)
 	}
 	made, err := inst.make(ctx)
-	if f, ok := made.(backend.Faulty); ok {
-		inst.faulty.Store(&f)
+	if err == nil {
+		inst.made.Store(&made)
 	}
 	ready <- err
 	if err != nil {

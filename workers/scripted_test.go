@@ -75,6 +75,9 @@ func (m scriptedModel) Close() error {
 	return nil
 }
 
+// Fault fits backend.Instance: it can always execute.
+func (*scriptedInstance) Fault() error { return nil }
+
 func (i *scriptedInstance) Execute(b backend.Batch) error {
 	i.of.mu.Lock()
 	i.of.entered++

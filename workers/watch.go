@@ -75,7 +75,7 @@ func (w *Worker) state(c *connection) *worker.WatchResponse {
 		loaded := &worker.LoadedModel{Handle: m.handle, Model: m.spec.Name, Version: m.spec.Version}
 		for _, inst := range m.instances {
 			loaded.Executions += inst.executions.Load()
-			if f := inst.faulty.Load(); f != nil && (*f).Fault() != nil {
+			if made := inst.made.Load(); made != nil && (*made).Fault() != nil {
 				loaded.Down = append(loaded.Down, inst.index)
 			}
 		}

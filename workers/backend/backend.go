@@ -123,14 +123,6 @@ type Model interface {
 	Close() error
 }
 
-// Faulty is an Instance that may be unable to execute for a time, as one whose process is being
-// started again. The gateway hears of it within a second and gives it no batches.
-type Faulty interface {
-	// Fault says why nothing can be executed now; nil: it can. Any goroutine may call it, until
-	// Close has returned.
-	Fault() error
-}
-
 // InstanceSpec says where an instance lives.
 type InstanceSpec struct {
 	Name     string
@@ -147,6 +139,10 @@ type Instance interface {
 	// says that the instance has lost what it had, states of sequences among it: where no
 	// request of the batch had an answer, the gateway has them executed once more.
 	Execute(b Batch) error
+	// Fault is why it can't execute for a time, as an instance whose process is being started again;
+	// nil: it can. The gateway hears of it within a second, and gives it no batches. Any goroutine
+	// may call it, until Close has returned.
+	Fault() error
 	// Close comes when no batch is kept any more. Nothing of the instance's may use one
 	// when it returns.
 	Close() error

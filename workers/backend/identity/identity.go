@@ -149,6 +149,9 @@ type instance struct {
 // Close fits backend.Instance.
 func (inst *instance) Close() error { return nil }
 
+// Fault fits backend.Instance: it can always execute.
+func (*instance) Fault() error { return nil }
+
 // Execute fits backend.Instance.
 func (inst *instance) Execute(b backend.Batch) error {
 	requests := b.Requests()

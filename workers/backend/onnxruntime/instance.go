@@ -48,6 +48,9 @@ func newInstance(m *model, s *ort.Session, call *ort.Call) *instance {
 	return i
 }
 
+// Fault fits backend.Instance: it can always execute.
+func (*instance) Fault() error { return nil }
+
 // Execute runs the whole batch with one call into ONNX Runtime and answers it with
 // Batch.Outputs.
 func (i *instance) Execute(b backend.Batch) error {

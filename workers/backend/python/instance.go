@@ -126,7 +126,7 @@ func (in *instance) serving() (*run, error) {
 	}
 }
 
-// Fault fits backend.Faulty.
+// Fault fits backend.Instance.
 func (in *instance) Fault() error {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -122,6 +122,9 @@ func (inst *instance) Close() error {
 	return nil
 }
 
+// Fault fits backend.Instance: it can always execute.
+func (*instance) Fault() error { return nil }
+
 // Execute fits backend.Instance. Answers that come later come from a goroutine of their own.
 func (inst *instance) Execute(b backend.Batch) error {
 	r := b.Requests()[0] // without batch dimension there is one

@@ -68,6 +68,9 @@ type instance struct{ *model }
 // Close fits backend.Instance.
 func (*instance) Close() error { return nil }
 
+// Fault fits backend.Instance: it can always execute.
+func (*instance) Fault() error { return nil }
+
 // Execute fits backend.Instance.
 func (i *instance) Execute(b backend.Batch) error {
 	for k, r := range b.Requests() {
