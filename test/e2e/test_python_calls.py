@@ -293,7 +293,7 @@ def test_model_control(start, tmp_path):
 
 
 def test_metrics(calling):
-    """A metric shows when it is declared; same labels in several instances are one; one that is deleted is gone."""
+    """A metric shows when it is declared; same labels in several instances are one."""
     code = """
 family = model.kept['family'] = pb_utils.MetricFamily('calls_made', 'Calls.', pb_utils.MetricFamily.COUNTER)
 metric = model.kept['metric'] = family.Metric({'a': 'b'})

@@ -93,19 +93,31 @@ func (c *calls) given(offset uint64) {
 	}
 }
 
-// gateway is the way to the gateway for a request, or for the model itself; nil: there is none.
-func (r *run) gateway(key uint64) backend.Gateway {
-	if q := r.slots.find(key); key != 0 && q != nil {
+// gateway is the way to the gateway for a request, or with key 0 for the model itself. An error is
+// that the request has ended, or that there is no way.
+func (r *run) gateway(key uint64) (backend.Gateway, error) {
+	gateway := r.model().spec.Gateway
+	if key != 0 {
+		q := r.slots.find(key)
+		if q == nil {
+			return nil, errParentEnded
+		}
 		q.batch.mu.Lock()
 		defer q.batch.mu.Unlock()
-		if q.key == key && !q.closed && !q.failed {
-			if g := q.of().Gateway(); g != nil {
-				return g
-			}
+		if q.key != key || q.closed || q.failed {
+			return nil, errParentEnded
+		}
+		if g := q.of().Gateway(); g != nil {
+			gateway = g
 		}
 	}
-	return r.model().spec.Gateway
+	if gateway == nil {
+		return nil, infer.Errorf(infer.Unsupported, "the gateway takes no calls of models")
+	}
+	return gateway, nil
 }
+
+var errParentEnded = infer.Refusef(infer.Cancelled, infer.ReasonCancelled, "the request that the call serves has ended")
 
 // call begins a call, which goes on on a goroutine of its own.
 func (r *run) call(id uint64, d *channel.Decoder) error {
@@ -153,10 +165,10 @@ func (r *run) call(id uint64, d *channel.Decoder) error {
 		free()
 		return r.answerCall(id, nil, nil, err)
 	}
-	gateway := r.gateway(parent)
-	if gateway == nil {
+	gateway, err := r.gateway(parent)
+	if err != nil {
 		free()
-		return r.answerCall(id, nil, nil, infer.Errorf(infer.Unsupported, "the gateway takes no calls of models"))
+		return r.answerCall(id, nil, nil, err)
 	}
 	k := &call{room: make(chan struct{}, untaken)}
 	var ctx context.Context
@@ -165,11 +177,15 @@ func (r *run) call(id uint64, d *channel.Decoder) error {
 	if r.calls.open == nil {
 		r.calls.open, r.calls.held = map[uint64]*call{}, map[uint64]*held{}
 	}
-	full := len(r.calls.open) >= mostCalls
-	if !full {
+	full, twice := len(r.calls.open) >= mostCalls, r.calls.open[id] != nil
+	if !full && !twice {
 		r.calls.open[id] = k
 	}
 	r.calls.mu.Unlock()
+	if twice {
+		k.cancel()
+		return fmt.Errorf("%w: two open calls of the number %d", channel.ErrCorrupt, id)
+	}
 	if full {
 		k.cancel()
 		free()

@@ -154,3 +154,15 @@ func TestCallsEndWithTheProcess(t *testing.T) {
 		t.Errorf("the request: %v, want worker_lost", err)
 	}
 }
+
+// A call for a request that has ended is not the model's own: it would be executed as somebody else.
+func TestCallOfEndedRequest(t *testing.T) {
+	in, _ := faked(t, nil, func(*fake, uint64, []uint64) {})
+	in.run.model().spec.Gateway = &gateway{}
+	if _, err := in.run.gateway(7 << 16); infer.ReasonOf(err) != infer.ReasonCancelled {
+		t.Errorf("for a request that has ended: %v", err)
+	}
+	if g, err := in.run.gateway(0); g == nil || err != nil {
+		t.Errorf("for the model itself: %v, %v", g, err)
+	}
+}

@@ -86,12 +86,16 @@ func (m *metrics) change(r *run, c *backend.Metric, change uint8, s series) {
 	switch change {
 	case metricDeclare:
 		if s.labels == "" { // a family
-			m.help[s.family] = c.Help
+			if len(m.help) < mostSeries {
+				m.help[s.family] = c.Help
+			}
 			return
 		}
-		if m.uses[s]++; len(m.values) < mostSeries {
-			m.values[s] += 0
+		if m.uses[s] == 0 && len(m.uses) >= mostSeries {
+			return // its changes go to the gateway, which has bounds, and its value is not known here
 		}
+		m.uses[s]++
+		m.values[s] += 0
 		if c.Kind == backend.Histogram { // it is there with its first observation
 			m.buckets[s] = c.Buckets
 			return
@@ -106,10 +110,14 @@ func (m *metrics) change(r *run, c *backend.Metric, change uint8, s series) {
 		return
 	case metricSet:
 		c.Change = backend.Set
-		m.values[s] = c.Value
+		if m.uses[s] > 0 {
+			m.values[s] = c.Value
+		}
 	case metricAdd:
 		c.Change = backend.Add
-		m.values[s] += c.Value
+		if m.uses[s] > 0 {
+			m.values[s] += c.Value
+		}
 	case metricObserve:
 		c.Change, c.Buckets = backend.Observe, m.buckets[s]
 	}
