@@ -55,7 +55,7 @@ def array(datatype, shape, data):
 def stream(address, model, requests):
     """What comes back, up to the last final answer: outputs, or the text of an error."""
     came = queue.Queue()
-    got, finals = [], 0
+    got, finals, failed = [], 0, False
     with client.InferenceServerClient(address) as server:
         server.start_stream(lambda result, error: came.put((result, error)), stream_timeout=30)
         for given in requests:
@@ -70,12 +70,13 @@ def stream(address, model, requests):
                 return [*got, e.message()]
         while finals < len(requests):
             try:
-                result, error = came.get(timeout=20)
+                result, error = came.get(timeout=3 if failed else 20)
             except queue.Empty:
-                got.append("nothing more for 20 s")
+                got.append("nothing more")
                 break
             if error is not None:
                 got.append(error.message() if isinstance(error, InferenceServerException) else str(error))
+                failed = True
                 finals += model != "counter"  # of a decoupled model an error need not be the last
                 continue
             answer = result.get_response()

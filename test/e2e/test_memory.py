@@ -56,7 +56,7 @@ def test_unload_gives_the_memory_back(explicit):
     x = httpclient.InferInput("X", [8, 1024], "FP32")
     x.set_data_from_numpy(np.ones((8, 1024), np.float32))
     after = []
-    for _ in range(3):
+    for _ in range(5):
         client.load_model("wide")
         loaded = private(pid)
         assert client.infer("wide", [x]).as_numpy("Y").shape == (8, 1)
@@ -69,8 +69,9 @@ def test_unload_gives_the_memory_back(explicit):
         harness.wait_for(lambda: private(pid) < loaded - WEIGHTS * 0.9, 10, f"memory given back: {private(pid)} of {loaded}")
         after.append(private(pid))
         print(f"loaded {loaded >> 20} MiB, memory_usage {int(usage[0]['byte_size']) >> 20} MiB, unloaded {after[-1] >> 20} MiB")
-    # an arena of the allocator may come later than the first load, and stays
-    assert after[1] - after[0] < 48 << 20 and after[2] - after[1] < 16 << 20, after
+    # one arena of the allocator may come in any of the rounds, and stays; a leak grows in each of them
+    grown = sorted(b - a for a, b in zip(after, after[1:]))
+    assert grown[-1] < 48 << 20 and sum(grown[:-1]) < 16 << 20, after
     client.close()
 
 

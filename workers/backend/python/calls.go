@@ -119,9 +119,19 @@ func (r *run) gateway(key uint64) (backend.Gateway, error) {
 
 var errParentEnded = infer.Refusef(infer.Cancelled, infer.ReasonCancelled, "the request that the call serves has ended")
 
-// call begins a call, which goes on on a goroutine of its own.
-func (r *run) call(id uint64, d *channel.Decoder) error {
-	parent, c := d.U64(), &backend.Call{Model: d.String()}
+// asked is what a CALL frame says.
+type asked struct {
+	parent uint64 // the key of the request that it serves, or 0
+	call   backend.Call
+	params string
+	blocks []channel.Segment // where inputs lie in the exchange memory
+}
+
+// asked reads a CALL frame. The inputs lie in the exchange memory where they are large.
+func (r *run) asked(d *channel.Decoder) (*asked, error) {
+	a := &asked{parent: d.U64()}
+	c := &a.call
+	c.Model = d.String()
 	if version := int64(d.U64()); version >= 0 {
 		c.Version = strconv.FormatInt(version, 10)
 	}
@@ -131,41 +141,41 @@ func (r *run) call(id uint64, d *channel.Decoder) error {
 	d.U32()
 	c.SequenceStart, c.SequenceEnd, c.Stream = flags&1 != 0, flags&2 != 0, flags&4 != 0
 	c.ID, c.Correlation.Str = d.String(), d.String()
-	params := d.String()
+	a.params = d.String()
 	outputs := d.Count(uint32(d.U16()), 4)
 	inputs := d.Count(uint32(d.U16()), 4)
 	for range outputs {
 		c.Outputs = append(c.Outputs, d.String())
 	}
-	var blocks []channel.Segment
 	for range inputs {
 		var t channel.Tensor
 		if d.Tensor(&t); d.Err() != nil {
-			return d.Err()
+			return nil, d.Err()
 		}
 		if t.Data = slices.Clone(t.Data); t.Segment.Area != channel.InFrame {
 			data, err := r.channel.Exchange.Answered(t.Segment)
 			if err != nil {
-				return err
+				return nil, err
 			}
-			t.Data, blocks = data, append(blocks, t.Segment)
+			t.Data, a.blocks = data, append(a.blocks, t.Segment)
 		}
 		c.Inputs = append(c.Inputs, t.Tensor)
 	}
-	if d.Err() != nil {
-		return d.Err()
+	return a, d.Err()
+}
+
+// call begins a call, which goes on on a goroutine of its own.
+func (r *run) call(id uint64, d *channel.Decoder) error {
+	a, err := r.asked(d)
+	if err != nil {
+		return err
 	}
 	free := func() {
-		for _, s := range blocks {
+		for _, s := range a.blocks {
 			r.channel.Exchange.FreeAnswered(s)
 		}
 	}
-	var err error
-	if c.Params, err = paramsOf(params); err != nil {
-		free()
-		return r.answerCall(id, nil, nil, err)
-	}
-	gateway, err := r.gateway(parent)
+	gateway, err := r.mayCall(a)
 	if err != nil {
 		free()
 		return r.answerCall(id, nil, nil, err)
@@ -173,33 +183,49 @@ func (r *run) call(id uint64, d *channel.Decoder) error {
 	k := &call{room: make(chan struct{}, untaken)}
 	var ctx context.Context
 	ctx, k.cancel = context.WithCancel(r.life)
-	r.calls.mu.Lock()
-	if r.calls.open == nil {
-		r.calls.open, r.calls.held = map[uint64]*call{}, map[uint64]*held{}
-	}
-	full, twice := len(r.calls.open) >= mostCalls, r.calls.open[id] != nil
-	if !full && !twice {
-		r.calls.open[id] = k
-	}
-	r.calls.mu.Unlock()
-	if twice {
-		k.cancel()
-		return fmt.Errorf("%w: two open calls of the number %d", channel.ErrCorrupt, id)
-	}
-	if full {
+	if err := r.calls.add(id, k); err != nil {
 		k.cancel()
 		free()
-		return r.answerCall(id, nil, nil, infer.Refusef(infer.Unavailable, infer.ReasonQueueFull,
-			"the process has %d open calls, the most that it may have", mostCalls))
+		if errors.Is(err, channel.ErrCorrupt) {
+			return err
+		}
+		return r.answerCall(id, nil, nil, err)
 	}
 	r.users.Go(func() {
 		defer k.cancel()
-		r.infer(ctx, id, k, gateway, c)
+		r.infer(ctx, id, k, gateway, &a.call)
 		free()
 		r.calls.mu.Lock()
 		defer r.calls.mu.Unlock()
 		delete(r.calls.open, id)
 	})
+	return nil
+}
+
+// mayCall completes a call with its parameters and gives the way that it goes.
+func (r *run) mayCall(a *asked) (backend.Gateway, error) {
+	var err error
+	if a.call.Params, err = paramsOf(a.params); err != nil {
+		return nil, err
+	}
+	return r.gateway(a.parent)
+}
+
+// add notes a call that begins. Two open calls of one number are ErrCorrupt.
+func (c *calls) add(id uint64, k *call) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open == nil {
+		c.open, c.held = map[uint64]*call{}, map[uint64]*held{}
+	}
+	if c.open[id] != nil {
+		return fmt.Errorf("%w: two open calls of the number %d", channel.ErrCorrupt, id)
+	}
+	if len(c.open) >= mostCalls {
+		return infer.Refusef(infer.Unavailable, infer.ReasonQueueFull,
+			"the process has %d open calls, the most that it may have", mostCalls)
+	}
+	c.open[id] = k
 	return nil
 }
 

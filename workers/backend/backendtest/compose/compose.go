@@ -2,7 +2,8 @@
 // its parameters, with its inputs.
 //
 //   - call: the model that is called; its outputs are the answer, and an error of it the error.
-//   - version, stream, times (how often, one call after the other), at_once (how many at a time).
+//   - version, stream, times (how often, one call after the other), at_once (how many at a time; the first
+//     that fails ends the others, and its error is the model's).
 //   - panic: the model panics at the first answer.
 //   - enough: after so many answers of a stream the rest is cancelled.
 //   - alone: the model calls for itself, and not for the request.
@@ -160,13 +161,18 @@ func (i *instance) calls(ctx context.Context, g backend.Gateway, b backend.Batch
 		}
 	}
 	if n := number(r, "at_once") - 1; n > 0 {
-		errs := make([]error, n)
+		both, end := context.WithCancelCause(ctx)
+		defer end(nil)
 		var wg sync.WaitGroup
-		for at := range errs {
-			wg.Go(func() { errs[at] = g.Infer(ctx, call, drop) })
+		for range n {
+			wg.Go(func() {
+				if err := g.Infer(both, call, drop); err != nil {
+					end(err)
+				}
+			})
 		}
 		wg.Wait()
-		if err := errors.Join(errs...); err != nil {
+		if err := context.Cause(both); err != nil {
 			return err
 		}
 	}
