@@ -46,6 +46,7 @@ func (r *run) further(f channel.Frame) error {
 	d := channel.NewDecoder(f.Body, nil)
 	switch f.Kind {
 	case channel.Call:
+		d = channel.NewDecoder(slices.Clone(f.Body), nil) // the call outlives the frame
 		return r.call(f.ID, &d)
 	case channel.CallCancel:
 		r.calls.mu.Lock()
@@ -127,7 +128,8 @@ type asked struct {
 	blocks []channel.Segment // where inputs lie in the exchange memory
 }
 
-// asked reads a CALL frame. The inputs lie in the exchange memory where they are large.
+// asked reads a CALL frame. The inputs lie in the exchange memory where they are large; small ones are views on
+// the frame.
 func (r *run) asked(d *channel.Decoder) (*asked, error) {
 	a := &asked{parent: d.U64()}
 	c := &a.call
@@ -152,7 +154,7 @@ func (r *run) asked(d *channel.Decoder) (*asked, error) {
 		if d.Tensor(&t); d.Err() != nil {
 			return nil, d.Err()
 		}
-		if t.Data = slices.Clone(t.Data); t.Segment.Area != channel.InFrame {
+		if t.Segment.Area != channel.InFrame {
 			data, err := r.channel.Exchange.Answered(t.Segment)
 			if err != nil {
 				return nil, err
@@ -178,7 +180,7 @@ func (r *run) call(id uint64, d *channel.Decoder) error {
 	gateway, err := r.mayCall(a)
 	if err != nil {
 		free()
-		return r.answerCall(id, nil, nil, err)
+		return r.answerCall(new(channel.Encoder), id, nil, nil, err)
 	}
 	k := &call{room: make(chan struct{}, untaken)}
 	var ctx context.Context
@@ -189,7 +191,7 @@ func (r *run) call(id uint64, d *channel.Decoder) error {
 		if errors.Is(err, channel.ErrCorrupt) {
 			return err
 		}
-		return r.answerCall(id, nil, nil, err)
+		return r.answerCall(new(channel.Encoder), id, nil, nil, err)
 	}
 	r.users.Go(func() {
 		defer k.cancel()
@@ -200,6 +202,39 @@ func (r *run) call(id uint64, d *channel.Decoder) error {
 		delete(r.calls.open, id)
 	})
 	return nil
+}
+
+// callHere makes a call that has one answer, for the thread of the process that executes the batch and waits
+// for it: until then there is no other frame of ring 2. An error is that the process has ended, or has to.
+func (r *run) callHere(e *channel.Encoder, f channel.Frame) error {
+	d := channel.NewDecoder(f.Body, nil)
+	a, err := r.asked(&d)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, s := range a.blocks {
+			r.channel.Exchange.FreeAnswered(s)
+		}
+	}()
+	gateway, err := r.mayCall(a)
+	answered := false
+	if err == nil && a.call.Stream {
+		return fmt.Errorf("%w: a call of many answers in the ring of results", channel.ErrCorrupt)
+	}
+	if err == nil {
+		err = gateway.Infer(r.life, &a.call, func(answer *backend.Answer) error {
+			answered = answer.Final
+			return r.answerCall(e, f.ID, nil, answer, nil)
+		})
+		if err != nil {
+			err = callError(&a.call, err)
+		}
+	}
+	if answered && err == nil {
+		return nil
+	}
+	return r.answerCall(e, f.ID, nil, nil, err)
 }
 
 // mayCall completes a call with its parameters and gives the way that it goes.
@@ -232,6 +267,7 @@ func (c *calls) add(id uint64, k *call) error {
 // infer makes a call and gives its answers to the process.
 func (r *run) infer(ctx context.Context, id uint64, k *call, gateway backend.Gateway, c *backend.Call) {
 	final := false
+	var e channel.Encoder
 	err := gateway.Infer(ctx, c, func(a *backend.Answer) error {
 		select {
 		case k.room <- struct{}{}:
@@ -239,7 +275,7 @@ func (r *run) infer(ctx context.Context, id uint64, k *call, gateway backend.Gat
 			return context.Cause(ctx)
 		}
 		final = a.Final
-		return r.answerCall(id, k, a, nil)
+		return r.answerCall(&e, id, k, a, nil)
 	})
 	if final && err == nil {
 		return
@@ -247,14 +283,15 @@ func (r *run) infer(ctx context.Context, id uint64, k *call, gateway backend.Gat
 	if err != nil {
 		err = callError(c, err)
 	}
-	if err := r.answerCall(id, k, nil, err); err != nil && !errors.Is(err, channel.ErrClosed) {
+	if err := r.answerCall(&e, id, k, nil, err); err != nil && !errors.Is(err, channel.ErrClosed) {
 		r.log.Error("a call's end could not be told to the model", "error", err)
 	}
 }
 
-// answerCall gives the process an answer to a call, or the call's end: by an error, or without one.
-func (r *run) answerCall(id uint64, k *call, a *backend.Answer, failed error) error {
-	var e channel.Encoder
+// answerCall gives the process an answer to a call, or the call's end: by an error, or without one. k is nil where
+// no answer follows.
+func (r *run) answerCall(e *channel.Encoder, id uint64, k *call, a *backend.Answer, failed error) error {
+	e.Reset()
 	switch {
 	case failed != nil:
 		e.U8(partFinal | partAnswer)
@@ -280,7 +317,7 @@ func (r *run) answerCall(id uint64, k *call, a *backend.Answer, failed error) er
 		e.String("")
 		e.String(paramsJSON(a.Params))
 		e.U16(uint16(len(a.Outputs)))
-		if err := r.encodeOutputs(&e, k, a.Outputs); err != nil {
+		if err := r.encodeOutputs(e, k, a.Outputs); err != nil {
 			return err
 		}
 	}
@@ -308,6 +345,9 @@ func (r *run) encodeOutputs(e *channel.Encoder, k *call, outputs []infer.Tensor)
 		copy(mem, t.Data)
 		blocks = append(blocks, s)
 		e.Tensor(t, s)
+	}
+	if k == nil {
+		return nil
 	}
 	r.calls.mu.Lock()
 	defer r.calls.mu.Unlock()

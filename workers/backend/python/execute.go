@@ -103,10 +103,7 @@ func (in *instance) execute(x *batch, b backend.Batch) error {
 	} else {
 		b.InputDone()
 	}
-	f, err := r.command(channel.Execute, channel.Result, in.executions, in.encoder.Body(), true)
-	if err == nil && f.Kind != channel.Result || err == nil && f.ID != in.executions {
-		return r.corrupt("a result of kind %d for batch %d, want one of batch %d", f.Kind, f.ID, in.executions)
-	}
+	f, err := in.result(r)
 	if err != nil {
 		return err
 	}
@@ -114,6 +111,32 @@ func (in *instance) execute(x *batch, b backend.Batch) error {
 		b.InferDone()
 	}
 	return in.settle(x, f)
+}
+
+// result has the process execute what is encoded, and waits for its RESULT. Calls that the executing thread of the
+// process waits for are made here: nobody else has to wake for them.
+func (in *instance) result(r *run) (channel.Frame, error) {
+	free, err := r.write(r.commands, channel.Execute, in.executions, in.encoder.Body(), false)
+	if err != nil {
+		return channel.Frame{}, r.broken(err)
+	}
+	defer free()
+	for {
+		f, err := r.results.NextHere()
+		if err == nil && f.Kind == channel.Call {
+			if err = r.callHere(&in.reply, f); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return f, r.broken(err)
+		}
+		if f.Kind != channel.Result || f.ID != in.executions {
+			return f, r.corrupt("a frame of kind %d for batch %d, want the result of batch %d", f.Kind, f.ID,
+				in.executions)
+		}
+		return f, nil
+	}
 }
 
 // giveGrant takes memory for the answers of a batch, as much as the last ones needed. Where there

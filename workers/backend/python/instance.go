@@ -26,6 +26,7 @@ type instance struct {
 	// The goroutine's own, used again by every batch.
 	spare      *batch
 	encoder    channel.Encoder
+	reply      channel.Encoder // of answers to calls
 	answers    []channel.Response
 	executions uint64
 	grant      int64 // bytes for answers that a batch has with it

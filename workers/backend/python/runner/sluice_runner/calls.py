@@ -101,8 +101,9 @@ def read_response(channel, reader, copied, call):
 COUNT = struct.Struct("<H")
 
 
-def begin(request, decoupled):
-    """Writes CALL; gives the Call."""
+def begin(request, decoupled, waits=False):
+    """Writes CALL; gives the Call. waits: this thread does nothing before its one answer. The thread of the worker that waits for
+    the batch's result then makes the call, where this one executes the batch."""
     channel = current()
     if channel is None or not channel.serving:
         raise TritonModelException("BLS is only supported during the 'execute' function.")
@@ -110,7 +111,10 @@ def begin(request, decoupled):
     body = None
     try:
         body = _body(channel, request, decoupled)
-        channel.send(CALL, call.number, body.finish())
+        if waits and channel.executes == threading.get_ident():
+            channel.send_result(CALL, call.number, body.finish())
+        else:
+            channel.send(CALL, call.number, body.finish())
     except BaseException:
         channel.replies.close(call.number)
         if body is not None:
@@ -168,7 +172,7 @@ def call(request, decoupled):
         responses = channel.call(request, decoupled)
         return ResponseIterator._of(responses) if decoupled else responses[0]
     try:
-        made = begin(request, decoupled)
+        made = begin(request, decoupled, not decoupled)
     except TritonModelException as e:
         if current() is None or not current().serving:
             raise

@@ -31,6 +31,7 @@ class Channel:
         self.grant = None           # of the batch that is being executed
         self.open_keys = set()      # of requests without a final answer
         self.serving = False        # between initialize and finalize
+        self.executes = None        # the thread that is in execute
 
     def send_result(self, kind, number, body):
         self._send(self.results, kind, number, body)

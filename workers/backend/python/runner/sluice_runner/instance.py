@@ -1,6 +1,7 @@
 """An instance of the model: its life, and what it does with a batch."""
 import json
 import struct
+import threading
 
 from . import batch, sender, wire
 from .errors import TritonModelException, describe, relative
@@ -26,7 +27,7 @@ class Instance:
         self.name = model.name
         self.object = None
         self.execute = None
-        self.decoder = None
+        self.decoder = self.thread = None
         channel.checks = batch.OutputChecks(model.name, {})
 
     def complete(self, config):
@@ -49,6 +50,7 @@ class Instance:
         self.decoupled = self.model.decoupled or bool(policy.get("decoupled"))
         waits = not self.decoupled and not self.model.hooks() & IS_ASYNC
         self.decoder = batch.Decoder(self.channel, waits, self.decoupled)
+        self.thread = threading.get_ident()
         self.object = self.model.kind()
         if hasattr(self.object, "initialize"):
             self.object.initialize(dict(args))
@@ -76,10 +78,12 @@ class Instance:
         requests, channel.grant = self.decoder.read(frame)
         channel.open_keys.update([r._key for r in requests])
         returned = failure = None
+        channel.executes = self.thread
         try:
             returned = self.execute(requests)
         except BaseException as e:  # SystemExit too
             failure = describe(e, self.model.root)
+        channel.executes = None
         # Whoever answers must be the last to hold the requests.
         held = [requests, returned, channel.grant]
         requests = None
