@@ -234,7 +234,7 @@ func segment(s string) string {
 		return s
 	}
 	d, err := url.PathUnescape(s)
-	if err != nil || d == "." || d == ".." || strings.ContainsAny(d, "/\\\x00") {
+	if err != nil || d == "." || d == ".." || strings.ContainsAny(d, "/\x00") {
 		return s
 	}
 	return d

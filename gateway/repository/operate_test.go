@@ -212,7 +212,7 @@ func TestOverrides(t *testing.T) {
 		t.Errorf("back to the folder: %v", err)
 	}
 	data := []byte("weights")
-	if err := load(&Override{Config: &json, Files: map[string][]byte{"5/sub/w": data, "top": nil}}); err != nil {
+	if err := load(&Override{Config: &json, Files: map[string][]byte{"/5/sub/w": data, "top": nil}}); err != nil {
 		t.Fatal(err)
 	}
 	w.mu.Lock()
@@ -223,7 +223,7 @@ func TestOverrides(t *testing.T) {
 	if err != nil || err2 != nil || string(got) != "weights" || info.Mode().Perm() != 0o700 || spec.Version != 5 {
 		t.Errorf("%v %v %q %v", err, err2, got, spec)
 	}
-	for _, path := range []string{"../x", "/etc/x", "1/../../x", "1/../x", "", ".", "1/", "a\x00b", `..\x`, "./x"} {
+	for _, path := range []string{"../x", "//etc/x", "/../x", "/", "1/../../x", "1/../x", "", ".", "1/", "a\x00b", `..\x`, "./x"} {
 		err := load(&Override{Config: &json, Files: map[string][]byte{"1/w": data, path: data}})
 		if infer.CodeOf(err) != infer.Internal || !strings.HasPrefix(err.Error(), "failed to load 'm', failed to poll from model repository: Invalid file parameter") {
 			t.Errorf("%q: %v", path, err)

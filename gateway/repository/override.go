@@ -218,8 +218,9 @@ func (o *Override) check() error {
 		return infer.Errorf(infer.InvalidArg, "Invalid file parameters: %d files, there may be at most %d", n,
 			maxOverrideFiles)
 	}
-	for name := range o.Files {
-		shown := strings.ToValidUTF8(name[:min(len(name), 128)], "")
+	for given := range o.Files {
+		name := inFolder(given)
+		shown := strings.ToValidUTF8(given[:min(len(given), 128)], "")
 		switch depth := strings.Count(name, "/"); {
 		case !modelconfig.SafePath(name) || path.Clean(name) != name || name == ".":
 			return infer.Errorf(infer.InvalidArg, "Invalid file parameter 'file:%s': it must stay within model directory", shown)
@@ -235,6 +236,10 @@ func (o *Override) check() error {
 	return nil
 }
 
+// inFolder is the path in the model's folder of a file that a load call brings: Triton takes
+// "/1/model.py" for "1/model.py".
+func inFolder(name string) string { return strings.TrimPrefix(name, "/") }
+
 // write lays the files of a load call, which were checked, down in dir, and nowhere else.
 func (o *Override) write(ctx context.Context, dir string) error {
 	root, err := os.OpenRoot(dir)
@@ -242,7 +247,8 @@ func (o *Override) write(ctx context.Context, dir string) error {
 		return fmt.Errorf("writing the model's files: %w", plain(err))
 	}
 	defer root.Close()
-	for name, data := range o.Files {
+	for given, data := range o.Files {
+		name := inFolder(given)
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}

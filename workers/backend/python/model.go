@@ -36,8 +36,15 @@ type model struct {
 	metrics     *metrics
 }
 
+// refusedInNames may not be in a model's name: Triton's Python backend starts its processes
+// through a shell. Source: INVALID_CHARS of pb_utils.h.
+const refusedInNames = ";|&$`<>()[]{}\\\"'*?~#!"
+
 // newModel checks what can be checked without a process.
 func (p *python) newModel(spec backend.Spec) (*model, error) {
+	if strings.ContainsAny(spec.Name, refusedInNames) {
+		return nil, infer.Errorf(infer.InvalidArg, "Invalid stub name: contains invalid characters")
+	}
 	c := spec.Config
 	m := &model{backend: p, spec: spec, log: p.log.With("model", spec.Name, "version", spec.Version),
 		file:      spec.ModelFile,

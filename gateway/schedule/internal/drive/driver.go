@@ -247,8 +247,12 @@ func (d *Driver) queue(it *item, n *news) error {
 	it.req.Times.QueueStart = now
 	it.Deadline = 0
 	it.Level = d.cfg.Levels.Of(it.req)
-	if wait := d.cfg.Levels.Policy(it.Level, &d.cfg.Policy).Wait(it.req); wait > 0 {
-		it.Deadline = now + int64(wait)
+	policy := d.cfg.Levels.Policy(it.Level, &d.cfg.Policy)
+	if wait := policy.Wait(it.req); wait > 0 {
+		it.Deadline = arrived(it.req, now) + int64(wait)
+		if it.Deadline <= now && policy.Set && policy.TimeoutAction == schedule.Reject {
+			return errExpired()
+		}
 	}
 	it.Caller, it.Weight = it.req.Caller, it.req.Weight
 	rival, err := d.admitLocked(it)
@@ -267,6 +271,15 @@ func (d *Driver) queue(it *item, n *news) error {
 	}
 	n.whole = true
 	return nil
+}
+
+// arrived is when the timeout of a request began: when it was received whole. What validation
+// and a cache took of it is lost even where an instance is free.
+func arrived(req *infer.Request, now int64) int64 {
+	if at := req.Times.RequestStart; at > 0 && at < now {
+		return at
+	}
+	return now
 }
 
 // Dispatch is infer.Dispatcher's: the burst that requests were read in is over.

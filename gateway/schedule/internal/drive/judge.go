@@ -12,7 +12,11 @@ func (d *Driver) expired(e *queue.Entry) error {
 	if err := d.core.Verdict(e); err != nil {
 		return err
 	}
-	// Source: the text of the original's dynamic batch scheduler.
+	return errExpired()
+}
+
+// errExpired has the text of Triton's dynamic batch scheduler.
+func errExpired() error {
 	return infer.Refusef(infer.Unavailable, infer.ReasonQueueTimeout, "Request timeout expired")
 }
 

@@ -121,3 +121,35 @@ func TestLevels(t *testing.T) {
 		}
 	})
 }
+
+// A request whose timeout has passed before it is queued is refused though an instance is free,
+// where the policy rejects.
+func TestTimeoutBeforeTheQueue(t *testing.T) {
+	for name, row := range map[string]struct {
+		policy schedule.QueuePolicy
+		want   infer.Reason
+	}{
+		"reject":          {schedule.QueuePolicy{Set: true, Timeout: time.Hour, TimeoutOverride: true}, infer.ReasonQueueTimeout},
+		"may not shorten": {schedule.QueuePolicy{Set: true, Timeout: time.Hour}, ""},
+		"delay":           {schedule.QueuePolicy{Set: true, TimeoutOverride: true, TimeoutAction: schedule.Delay}, ""},
+		"no policy":       {schedule.QueuePolicy{}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &fake{}
+			s := batcher(t, dynamic.Config{Policy: row.policy}, deps(newMemory(1<<20), nil, f))
+			req := request("a", 1)
+			req.Timeout = 5 * time.Microsecond
+			req.Times.RequestStart = infer.Now() - int64(time.Millisecond)
+			c := start(t.Context(), s, req)
+			for deadline := time.Now().Add(time.Minute); f.ids() == "[]" && !c.finished(); {
+				if time.Now().After(deadline) {
+					t.Fatal("the request was neither executed nor refused")
+				}
+			}
+			if row.want == "" {
+				f.answer(t)
+			}
+			check(t, "reason", infer.ReasonOf(c.wait(t)), row.want)
+		})
+	}
+}

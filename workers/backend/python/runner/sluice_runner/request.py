@@ -53,8 +53,8 @@ class InferenceTrace:
         return self._context or None
 
 
-def parameters_json(parameters):
-    """Parameters of a request or a response as a JSON object."""
+def parameters_json(parameters, types=(bool, int, str, float)):
+    """Parameters of a request or a response as a JSON object. Responses may have no floats, as in Triton."""
     if parameters is None:
         return ""
     if not isinstance(parameters, dict):
@@ -62,7 +62,7 @@ def parameters_json(parameters):
     for key, value in parameters.items():
         if not isinstance(key, str):
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
-        if not isinstance(value, (bool, int, str, float)):
+        if not isinstance(value, types):
             raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
     return json.dumps(parameters) if parameters else ""
 

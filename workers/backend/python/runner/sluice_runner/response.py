@@ -15,7 +15,7 @@ class InferenceResponse:
                 instance(tensor, Tensor, "output_tensors")
         if error is not None:
             instance(error, TritonError, "error")
-        self._parameters = "" if parameters is None else parameters_json(parameters)
+        self._parameters = "" if parameters is None else parameters_json(parameters, (bool, int, str))
         for tensor in tensors:
             if tensor is None:
                 raise TritonModelException("Output tensor for inference response should not be empty.")
