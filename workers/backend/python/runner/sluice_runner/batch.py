@@ -151,9 +151,9 @@ class OutputChecks:
 
     def admit(self, tensor, rows):
         """(tensor, head): what is sent in place of a tensor that was not found right before, and what stands before it on the channel.
-        Refused where it contradicts the config. Models of Triton's own do so in two ways that lose nothing, and theirs is made what the
-        config says: integers of another width that has room for them and floats of a smaller one, and dimensions of size 1 that are
-        missing or too many."""
+        A tensor that contradicts the config is Refused. Where nothing is lost it is made what the config says, since models of Triton's
+        own tests answer so: integers of another width that has room for them, floats of a smaller one, zeros and ones as BOOL, and
+        dimensions of size 1 that are missing or too many."""
         key = tensor._name, tensor._dtype, tensor._shape
         config = self.outputs.get(tensor._name)
         if config is None:
@@ -190,7 +190,8 @@ class OutputChecks:
             array = tensor.as_numpy()
             kinds = array.dtype.kind + dtype.kind
             if set(kinds) <= set("iu") and (not array.size or np.iinfo(dtype).min <= array.min() and array.max() <= np.iinfo(dtype).max) or \
-                    kinds == "ff" and array.dtype.itemsize < dtype.itemsize:
+                    kinds == "ff" and array.dtype.itemsize < dtype.itemsize or \
+                    dtype.kind == "b" and kinds[0] in "iuf" and np.isin(array, (0, 1)).all():
                 return Tensor(tensor._name, array.astype(dtype))
         raise Refused(f"model '{self.name}', output '{tensor._name}': the model gave datatype TYPE_{have}, its configuration says TYPE_{want}")
 
