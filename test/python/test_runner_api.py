@@ -190,6 +190,8 @@ def test_refused_requests(wrong, text):
 
 def test_response():
     r = pb_utils.InferenceResponse([tensor()], parameters={"a": 1})
+    with pytest.raises(pb_utils.TritonModelException, match="Expect parameters values to have type bool/int/str, found type <class 'float'>"):
+        pb_utils.InferenceResponse([tensor()], parameters={"a": 0.5})
     assert r.output_tensors()[0].name() == "T" and not r.has_error() and r.error() is None and r.parameters() == '{"a": 1}'
     assert pb_utils.get_output_tensor_by_name(r, "T") is r.output_tensors()[0] and pb_utils.get_output_tensor_by_name(r, "U") is None
     r = pb_utils.InferenceResponse(error=pb_utils.TritonError("no"))

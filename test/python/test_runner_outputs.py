@@ -36,6 +36,11 @@ def test_outputs_against_the_config(start, config, tensors, want):
     ("np.array([1.5], np.float16)", "TYPE_FP32", [1], 0, np.array([1.5], np.float32)),
     ("np.array([1.5])", "TYPE_FP32", [1], 0, "the model gave datatype TYPE_FP64, its configuration says TYPE_FP32"),
     ("np.array([True])", "TYPE_INT8", [1], 0, "the model gave datatype TYPE_BOOL, its configuration says TYPE_INT8"),
+    ("np.array([1, 0])", "TYPE_BOOL", [2], 0, np.array([True, False])),
+    ("np.array([1], np.float16)", "TYPE_BOOL", [1], 0, np.array([True])),
+    ("np.array([2])", "TYPE_BOOL", [1], 0, "the model gave datatype TYPE_INT64, its configuration says TYPE_BOOL"),
+    ("np.ones(1, np.int8)", "TYPE_INT8", [16], 0, np.ones(1, np.int8)),
+    ("np.ones(2, np.int8)", "TYPE_INT8", [16], 0, "the model gave shape [2], its configuration says [16]"),
     ("np.zeros(5, np.int8)", "TYPE_INT8", [1], 8, np.zeros((5, 1), np.int8)),
     ("np.zeros((1, 5), np.int8)", "TYPE_INT8", [5], 0, np.zeros(5, np.int8)),
     ("np.zeros((), np.int8)", "TYPE_INT8", [1], 0, np.zeros(1, np.int8)),
@@ -45,7 +50,7 @@ def test_outputs_against_the_config(start, config, tensors, want):
     ("np.zeros((2, 3), np.int8)", "TYPE_INT8", [3, 2], 0, "the model gave shape [2, 3], its configuration says [3, 2]"),
 ])
 def test_outputs_that_are_made_to_fit(start, give, data_type, dims, batch, want):
-    """Integers of another width, floats of a smaller one, and dimensions of size 1, which Triton's own models mistake too."""
+    """What models of Triton's own tests mistake: widths of numbers, BOOL, dimensions of size 1, and one element where there are more."""
     peer = start(execute(f"        return [out(0, {give})]\n"),
                  {"max_batch_size": batch, "output": [{"name": "OUT", "data_type": data_type, "dims": dims}]})
     peer.levels(2)

@@ -189,3 +189,22 @@ func TestTamperedRunner(t *testing.T) {
 		t.Errorf("%d files are left, %v; want the runner's folder", len(left), err)
 	}
 }
+
+// Names with characters of a shell are refused with the text of Triton's Python backend.
+func TestModelNames(t *testing.T) {
+	for name, want := range map[string]string{
+		"a;b": "Invalid stub name: contains invalid characters", `a\b`: "Invalid stub name: contains invalid characters",
+		"a-b_c.1": "",
+	} {
+		spec := specOf(t, "identity", nil)
+		spec.Name = name
+		m, err := open(t).Load(t.Context(), spec)
+		if got := infer.CodeOf(err); want != "" && (err == nil || err.Error() != want || got != infer.InvalidArg) ||
+			want == "" && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if m != nil && m.Close() != nil {
+			t.Errorf("%s: not closed", name)
+		}
+	}
+}
