@@ -251,8 +251,11 @@ func unpackTar(ctx context.Context, t *tar.Reader, root *os.Root, most int64) (l
 // unpackOne writes one file. What would lead out of the folder is refused, by its name and by root.
 func unpackOne(t *tar.Reader, h *tar.Header, root *os.Root) error {
 	name := path.Clean(h.Name)
-	if path.IsAbs(name) || name == ".." || strings.HasPrefix(name, "../") {
-		return errors.New("a name that leads out of the archive is refused")
+	switch { // the reasons are in the words of libarchive, as in Triton's log
+	case path.IsAbs(name):
+		return errors.New("a name that leads out of the archive is refused: Path is absolute")
+	case name == ".." || strings.HasPrefix(name, "../"):
+		return errors.New("a name that leads out of the archive is refused: Path contains '..'")
 	}
 	if name == "." {
 		return nil

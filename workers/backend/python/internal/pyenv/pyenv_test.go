@@ -134,6 +134,7 @@ func TestContentCounts(t *testing.T) {
 
 func TestHostileArchives(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "outside")
+	reasons := map[string]string{"absolute": "Path is absolute", "dots": "Path contains '..'"}
 	for name, entries := range map[string][]entry{
 		"absolute":      {{name: outside, body: "x"}},
 		"dots":          {{name: "a/../../outside", body: "x"}},
@@ -149,8 +150,11 @@ func TestHostileArchives(t *testing.T) {
 		"over a link":            {{name: "l", kind: tar.TypeSymlink, link: "target"}, {name: "l", body: "x"}},
 	} {
 		cache := t.TempDir()
-		if folder, err := unpacked(limited(t), pack(t, "env.tar.gz", entries...), cache, nil); err == nil {
+		folder, err := unpacked(limited(t), pack(t, "env.tar.gz", entries...), cache, nil)
+		if err == nil {
 			t.Errorf("%s: taken into %s", name, folder)
+		} else if text := reasons[name]; !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: got %q, want %q", name, err, text)
 		}
 		if left, err := filepath.Glob(filepath.Join(cache, "envs", "[0-9a-f]*[0-9a-f]")); err != nil || len(left) > 0 {
 			t.Errorf("%s: %v stays, %v", name, left, err)
