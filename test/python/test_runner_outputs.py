@@ -40,6 +40,7 @@ def test_outputs_against_the_config(start, config, tensors, want):
     ("np.array([1], np.float16)", "TYPE_BOOL", [1], 0, np.array([True])),
     ("np.array([2])", "TYPE_BOOL", [1], 0, "the model gave datatype TYPE_INT64, its configuration says TYPE_BOOL"),
     ("np.ones(1, np.int8)", "TYPE_INT8", [16], 0, np.ones(1, np.int8)),
+    ("np.ones(1, np.int8)", "TYPE_INT8", [-1], 8, np.ones(1, np.int8)),
     ("np.ones(2, np.int8)", "TYPE_INT8", [16], 0, "the model gave shape [2], its configuration says [16]"),
     ("np.zeros(5, np.int8)", "TYPE_INT8", [1], 8, np.zeros((5, 1), np.int8)),
     ("np.zeros((1, 5), np.int8)", "TYPE_INT8", [5], 0, np.zeros(5, np.int8)),

@@ -296,8 +296,8 @@ func TestEarlyAnswers(t *testing.T) {
 			f.part(t, key, partFinal|partAnswer, infer.Tensor{Name: "OUT", Datatype: infer.Int32, Shape: []int64{0}})
 		}, "model 'identity', output 'OUT': the model gave datatype TYPE_INT32, its configuration says TYPE_FP32"},
 		{"a wrong shape", false, func(t *testing.T, f *fake, key uint64) {
-			f.part(t, key, partFinal|partAnswer, floats("OUT", true, 1))
-		}, "model 'identity', output 'OUT': the model gave shape [1, 1], its configuration says [-1]"},
+			f.part(t, key, partFinal|partAnswer, floats("OUT", true, 1, 2))
+		}, "model 'identity', output 'OUT': the model gave shape [1, 2], its configuration says [-1]"},
 		{"less data than its shape", false, func(t *testing.T, f *fake, key uint64) {
 			f.part(t, key, partFinal|partAnswer, infer.Tensor{Name: "OUT", Datatype: infer.FP32, Shape: []int64{3},
 				Data: []byte{1}})

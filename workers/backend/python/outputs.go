@@ -95,6 +95,9 @@ func (m *model) checkOutput(said *output, t *infer.Tensor, rows int) error {
 			"model '%s', output '%s': the model gave datatype %v, its configuration says %v",
 			m.spec.Name, t.Name, modelconfig.DataType(t.Datatype), modelconfig.DataType(said.datatype))
 	}
+	if !slices.ContainsFunc(t.Shape, func(d int64) bool { return d != 1 }) {
+		return nil // one element goes as it is: the runner warns of it
+	}
 	shape, want := t.Shape, int64(-1)
 	if m.batches {
 		if want = int64(rows); m.decoupled || said.free {
@@ -108,9 +111,8 @@ func (m *model) checkOutput(said *output, t *infer.Tensor, rows int) error {
 	if len(shape) != len(said.dims) || slices.ContainsFunc(shape, func(d int64) bool { return d < 0 }) {
 		return m.wrongShape(said, t, rows)
 	}
-	single := !m.batches && !slices.ContainsFunc(shape, func(d int64) bool { return d != 1 }) // the runner warns of it
 	for i, d := range said.dims {
-		if d != -1 && d != shape[i] && !single {
+		if d != -1 && d != shape[i] {
 			return m.wrongShape(said, t, rows)
 		}
 	}
