@@ -131,7 +131,30 @@ func (s *service) Load(ctx context.Context, r *worker.LoadRequest) (*worker.Load
 		return nil, statusOf(m.err)
 	}
 	s.worker.log.Debug("loaded a model", "model", spec.Name, "version", spec.Version, "instances", spec.Instances)
-	return &worker.LoadResponse{Memory: memory, OpenRequests: uint32(m.openRequests), MemoryKinds: m.memoryKinds(), RequestContext: m.requestContext}, nil
+	return &worker.LoadResponse{Memory: memory, OpenRequests: uint32(m.openRequests), MemoryKinds: m.memoryKinds(), RequestContext: m.requestContext,
+		Readiness: len(m.asked()) > 0}, nil
+}
+
+// Ready fits worker.WorkerServer.
+func (s *service) Ready(ctx context.Context, r *worker.ReadyRequest) (*worker.ReadyResponse, error) {
+	c, err := connectionOf(ctx)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	m, err := c.find(r.GetHandle())
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	select {
+	case <-m.ready:
+	default:
+		return &worker.ReadyResponse{Reason: "the model is being loaded"}, nil
+	}
+	if err := m.notReady(ctx); err != nil {
+		s.worker.log.Debug("a model is not ready", "model", m.spec.Name, "version", m.spec.Version, "reason", err)
+		return &worker.ReadyResponse{Reason: textOf(err)}, nil
+	}
+	return &worker.ReadyResponse{}, nil
 }
 
 // Unload fits worker.WorkerServer.

@@ -31,7 +31,7 @@ type Config struct {
 
 // Models is the model repository; gateway/repository fits it.
 type Models interface {
-	ModelReady(name, version string) (bool, error)
+	ModelReadyNow(ctx context.Context, name, version string) (bool, error)
 	Unload(ctx context.Context, name string, dependents bool) error
 }
 
@@ -129,7 +129,7 @@ func (c *Calls) Do(ctx context.Context, from *client.Calling, call *worker.Call)
 		if err := c.deps.Allowed(&env, what.Ready.GetModel()); err != nil {
 			return nil, err
 		}
-		ready, err := c.deps.Models().ModelReady(what.Ready.GetModel(), what.Ready.GetVersion())
+		ready, err := c.deps.Models().ModelReadyNow(ctx, what.Ready.GetModel(), what.Ready.GetVersion())
 		if err != nil && infer.CodeOf(err) != infer.NotFound {
 			return nil, err
 		}

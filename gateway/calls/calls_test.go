@@ -53,7 +53,7 @@ func (w *world) calls(depth int) *Calls {
 	})
 }
 
-func (w *world) ModelReady(name, version string) (bool, error) {
+func (w *world) ModelReadyNow(_ context.Context, name, version string) (bool, error) {
 	if name == "gone" {
 		return false, infer.Errorf(infer.NotFound, "no")
 	}

@@ -27,6 +27,10 @@ type Models interface {
 	// or will serve once their worker has been started again: requests for them wait.
 	Degraded() bool
 	ModelReady(name, version string) (bool, error)
+	// ServerReadyNow and ModelReadyNow are Ready and ModelReady, and ask the models that say themselves
+	// whether they are ready. They may take seconds.
+	ServerReadyNow(ctx context.Context) bool
+	ModelReadyNow(ctx context.Context, name, version string) (bool, error)
 	Metadata(name, version string) (*inference.ModelMetadataResponse, error)
 	Config(name, version string) (*modelconfig.ModelConfig, error)
 	Statistics(name, version string) (*inference.ModelStatisticsResponse, error)
@@ -134,6 +138,23 @@ func (s *Server) Ready() bool { return s.state.Load() == serving && s.models.Rea
 // that are not ready serve, or workers are started again, for which requests wait.
 func (s *Server) Degraded() bool {
 	return s.state.Load() == serving && !s.models.Ready() && s.models.Degraded()
+}
+
+// ReadyNow is Ready, and asks the models that say themselves whether they are ready. It may take seconds.
+func (s *Server) ReadyNow(ctx context.Context) bool {
+	return s.state.Load() == serving && s.models.ServerReadyNow(ctx)
+}
+
+// ModelReadyNow is ModelReady, and asks the model where it says itself whether it is ready. It may take seconds.
+func (s *Server) ModelReadyNow(ctx context.Context, name, version string) (bool, error) {
+	if s.state.Load() == stopping {
+		return false, nil
+	}
+	ok, err := s.models.ModelReadyNow(ctx, name, version)
+	if err != nil && infer.CodeOf(err) != infer.InvalidArg {
+		return false, nil
+	}
+	return ok, err
 }
 
 // ModelReady says that a model version can serve; version "" is the newest. What is

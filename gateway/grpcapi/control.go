@@ -47,14 +47,14 @@ func (s *Service) ServerLive(ctx context.Context, _ *inference.ServerLiveRequest
 // ServerReady says whether the server takes requests.
 func (s *Service) ServerReady(ctx context.Context, _ *inference.ServerReadyRequest) (*inference.ServerReadyResponse, error) {
 	return answer(ctx, s, "ServerReady", infer.ActionHealth, "", "", func() (*inference.ServerReadyResponse, error) {
-		return &inference.ServerReadyResponse{Ready: s.ready()}, nil
+		return &inference.ServerReadyResponse{Ready: s.ready(ctx)}, nil
 	})
 }
 
 // ModelReady says whether a model, or one version of it, takes requests.
 func (s *Service) ModelReady(ctx context.Context, r *inference.ModelReadyRequest) (*inference.ModelReadyResponse, error) {
 	return answer(ctx, s, "ModelReady", infer.ActionHealth, r.Name, r.Version, func() (*inference.ModelReadyResponse, error) {
-		ready, err := s.control.ModelReady(r.Name, r.Version)
+		ready, err := s.control.ModelReadyNow(ctx, r.Name, r.Version)
 		return &inference.ModelReadyResponse{Ready: ready}, err
 	})
 }

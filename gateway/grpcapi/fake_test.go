@@ -134,8 +134,9 @@ type fakeControl struct {
 	watch chan bool
 }
 
-func (c *fakeControl) Live() bool  { return true }
-func (c *fakeControl) Ready() bool { return !c.down.Load() }
+func (c *fakeControl) Live() bool { return true }
+
+func (c *fakeControl) ReadyNow(context.Context) bool { return !c.down.Load() }
 
 func (c *fakeControl) find(name string) error {
 	if name != "m" {
@@ -144,7 +145,9 @@ func (c *fakeControl) find(name string) error {
 	return nil
 }
 
-func (c *fakeControl) ModelReady(name, _ string) (bool, error) { return name == "m", nil }
+func (c *fakeControl) ModelReadyNow(_ context.Context, name, _ string) (bool, error) {
+	return name == "m", nil
+}
 
 func (c *fakeControl) ServerMetadata() *inference.ServerMetadataResponse {
 	return &inference.ServerMetadataResponse{Name: "triton", Version: "0", Extensions: []string{"classification"}}

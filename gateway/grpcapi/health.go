@@ -10,7 +10,9 @@ import (
 	"github.com/sluice-serve/sluice/infer"
 )
 
-func (s *Service) ready() bool { return !s.stopping.Load() && s.control.Ready() }
+func (s *Service) ready(ctx context.Context) bool {
+	return !s.stopping.Load() && s.control.ReadyNow(ctx)
+}
 
 func serving(ready bool) *healthgrpc.HealthCheckResponse {
 	if ready {
@@ -23,7 +25,7 @@ func serving(ready bool) *healthgrpc.HealthCheckResponse {
 // Source: grpc.health.v1; the original, asked with several service names.
 func (s *Service) Check(ctx context.Context, _ *healthgrpc.HealthCheckRequest) (*healthgrpc.HealthCheckResponse, error) {
 	return answer(ctx, s, "Check", infer.ActionHealth, "", "", func() (*healthgrpc.HealthCheckResponse, error) {
-		return serving(s.ready()), nil
+		return serving(s.ready(ctx)), nil
 	})
 }
 

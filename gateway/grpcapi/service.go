@@ -48,11 +48,13 @@ type Pipeline interface {
 }
 
 // Control answers everything that is no inference. A model or version that is not
-// there is an error of its own but for ModelReady, which says false.
+// there is an error of its own but for ModelReadyNow, which says false.
 type Control interface {
 	Live() bool
-	Ready() bool
-	ModelReady(name, version string) (bool, error)
+	// ReadyNow and ModelReadyNow ask the models that say themselves whether they are ready. They may
+	// take seconds.
+	ReadyNow(ctx context.Context) bool
+	ModelReadyNow(ctx context.Context, name, version string) (bool, error)
 	ServerMetadata() *inference.ServerMetadataResponse
 	ModelMetadata(name, version string) (*inference.ModelMetadataResponse, error)
 	ModelConfig(name, version string) (*modelconfig.ModelConfig, error)
@@ -68,7 +70,7 @@ type Control interface {
 	LogSettings(*inference.LogSettingsRequest) (*inference.LogSettingsResponse, error)
 	// TraceSettings changes what the request names, an empty value being a clear.
 	TraceSettings(*inference.TraceSettingRequest) (*inference.TraceSettingResponse, error)
-	// WatchReady sends what Ready would say: at once, then at every change, until ctx
+	// WatchReady sends whether the server is ready, without asking models: at once, then at every change, until ctx
 	// ends. The receiver may be slow; only the newest value counts. It is closed when
 	// nothing will follow.
 	WatchReady(ctx context.Context) <-chan bool

@@ -48,10 +48,12 @@ type Pipeline interface {
 // none; errors are infer's. The messages stay the callee's and are only read.
 type Control interface {
 	Live() bool
-	Ready() bool
-	// Degraded says that Ready says no, but some models serve, or will with their worker.
+	// ReadyNow and ModelReadyNow ask the models that say themselves whether they are ready. They may
+	// take seconds.
+	ReadyNow(ctx context.Context) bool
+	// Degraded says that ReadyNow says no, but some models serve, or will with their worker.
 	Degraded() bool
-	ModelReady(name, version string) (bool, error)
+	ModelReadyNow(ctx context.Context, name, version string) (bool, error)
 	ServerMetadata() *inference.ServerMetadataResponse
 	ModelMetadata(name, version string) (*inference.ModelMetadataResponse, error)
 	ModelConfig(name, version string) (*modelconfig.ModelConfig, error)

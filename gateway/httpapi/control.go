@@ -46,9 +46,9 @@ func (a *API) answer(ctx context.Context, call *Call, rt route, reply *Reply) er
 	case routeLive:
 		return health(reply, a.control.Live(), nil, "")
 	case routeReady:
-		return a.readiness(call, reply)
+		return a.readiness(ctx, call, reply)
 	case routeModelReady:
-		ready, err := a.control.ModelReady(rt.model, rt.version)
+		ready, err := a.control.ModelReadyNow(ctx, rt.model, rt.version)
 		return health(reply, ready, err, "Model version not ready")
 	case routeServer:
 		return reply.message(a.control.ServerMetadata(), nil)
@@ -88,8 +88,8 @@ const DegradedHeader = "X-Sluice-Degraded"
 // Source: Envoy's documentation of degraded endpoints.
 const envoyDegraded = "X-Envoy-Degraded"
 
-func (a *API) readiness(call *Call, r *Reply) error {
-	ready := a.control.Ready()
+func (a *API) readiness(ctx context.Context, call *Call, r *Reply) error {
+	ready := a.control.ReadyNow(ctx)
 	if !ready && call.Header.Get(DegradedHeader) == "accept" && a.control.Degraded() {
 		r.empty(200)
 		r.Set(envoyDegraded, "true")

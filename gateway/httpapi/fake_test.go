@@ -169,10 +169,13 @@ func paramsAnswer(req *infer.Request) *infer.Response {
 }
 
 func (f *fake) Live() bool     { return !f.down }
-func (f *fake) Ready() bool    { return !f.down && !f.degraded }
 func (f *fake) Degraded() bool { return f.degraded }
 
-func (f *fake) ModelReady(name, _ string) (bool, error) { return name == "two", f.unknown(name) }
+func (f *fake) ReadyNow(context.Context) bool { return !f.down && !f.degraded }
+
+func (f *fake) ModelReadyNow(_ context.Context, name, _ string) (bool, error) {
+	return name == "two", f.unknown(name)
+}
 
 func (f *fake) unknown(name string) error {
 	if name == "two" {

@@ -184,6 +184,10 @@ type Loaded interface {
 	// Unload frees it; no batch is in flight any more.
 	Unload(ctx context.Context) error
 	Memory() []*worker.MemoryUsage
+	// AsksReady says that Ready has somebody to ask. It takes no time.
+	AsksReady() bool
+	// Ready asks the instances that say themselves whether they are ready; nil: they are. It may take seconds.
+	Ready(ctx context.Context) error
 	// Reaches says that all instances reach the memory of a client's region.
 	Reaches(slot uint32) bool
 	// Device names the device memory that all instances share; "": none. See schedule.Pinned.

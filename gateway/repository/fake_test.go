@@ -81,6 +81,7 @@ func (w *fakeWorkers) Load(_ context.Context, spec LoadSpec) (Loaded, error) {
 type fakeLoaded struct {
 	spec     LoadSpec
 	unloaded atomic.Int32
+	ready    func() error // of a model that is asked; nil: it is not
 }
 
 func (*fakeLoaded) Executor(int) infer.Executor    { return nil }
@@ -92,6 +93,9 @@ func (*fakeLoaded) Memory() []*worker.MemoryUsage {
 }
 
 func (*fakeLoaded) Reaches(uint32) bool { return true }
+
+func (l *fakeLoaded) AsksReady() bool             { return l.ready != nil }
+func (l *fakeLoaded) Ready(context.Context) error { return l.ready() }
 
 // fakeScheduler answers at once.
 type fakeScheduler struct {

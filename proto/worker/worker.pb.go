@@ -400,7 +400,7 @@ func (x LogLine_Level) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LogLine_Level.Descriptor instead.
 func (LogLine_Level) EnumDescriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{38, 0}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{40, 0}
 }
 
 type MetricUpdate_Kind int32
@@ -449,7 +449,7 @@ func (x MetricUpdate_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use MetricUpdate_Kind.Descriptor instead.
 func (MetricUpdate_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{39, 0}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{41, 0}
 }
 
 type HelloRequest struct {
@@ -1629,6 +1629,7 @@ type LoadResponse struct {
 	// "sluice.timeout_us" (int64, the timeout as the client gave it), "sluice.traceparent" (string,
 	// as W3C Trace Context has it, of a request that is traced).
 	RequestContext bool `protobuf:"varint,4,opt,name=request_context,json=requestContext,proto3" json:"request_context,omitempty"`
+	Readiness      bool `protobuf:"varint,5,opt,name=readiness,proto3" json:"readiness,omitempty"` // its instances say themselves whether they are ready: Ready asks them
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1691,6 +1692,101 @@ func (x *LoadResponse) GetRequestContext() bool {
 	return false
 }
 
+func (x *LoadResponse) GetReadiness() bool {
+	if x != nil {
+		return x.Readiness
+	}
+	return false
+}
+
+type ReadyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Handle        uint64                 `protobuf:"varint,1,opt,name=handle,proto3" json:"handle,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadyRequest) Reset() {
+	*x = ReadyRequest{}
+	mi := &file_proto_worker_worker_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadyRequest) ProtoMessage() {}
+
+func (x *ReadyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadyRequest.ProtoReflect.Descriptor instead.
+func (*ReadyRequest) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ReadyRequest) GetHandle() uint64 {
+	if x != nil {
+		return x.Handle
+	}
+	return 0
+}
+
+type ReadyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"` // why it is not ready, of the first instance that is not; "": it is
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadyResponse) Reset() {
+	*x = ReadyResponse{}
+	mi := &file_proto_worker_worker_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadyResponse) ProtoMessage() {}
+
+func (x *ReadyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadyResponse.ProtoReflect.Descriptor instead.
+func (*ReadyResponse) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ReadyResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type MemoryUsage struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"` // "CPU", "CPU_PINNED", "GPU"
@@ -1702,7 +1798,7 @@ type MemoryUsage struct {
 
 func (x *MemoryUsage) Reset() {
 	*x = MemoryUsage{}
-	mi := &file_proto_worker_worker_proto_msgTypes[15]
+	mi := &file_proto_worker_worker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1714,7 +1810,7 @@ func (x *MemoryUsage) String() string {
 func (*MemoryUsage) ProtoMessage() {}
 
 func (x *MemoryUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[15]
+	mi := &file_proto_worker_worker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1727,7 +1823,7 @@ func (x *MemoryUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryUsage.ProtoReflect.Descriptor instead.
 func (*MemoryUsage) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{15}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *MemoryUsage) GetType() string {
@@ -1760,7 +1856,7 @@ type UnloadRequest struct {
 
 func (x *UnloadRequest) Reset() {
 	*x = UnloadRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[16]
+	mi := &file_proto_worker_worker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1772,7 +1868,7 @@ func (x *UnloadRequest) String() string {
 func (*UnloadRequest) ProtoMessage() {}
 
 func (x *UnloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[16]
+	mi := &file_proto_worker_worker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1785,7 +1881,7 @@ func (x *UnloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnloadRequest.ProtoReflect.Descriptor instead.
 func (*UnloadRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{16}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *UnloadRequest) GetHandle() uint64 {
@@ -1803,7 +1899,7 @@ type UnloadResponse struct {
 
 func (x *UnloadResponse) Reset() {
 	*x = UnloadResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[17]
+	mi := &file_proto_worker_worker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1815,7 +1911,7 @@ func (x *UnloadResponse) String() string {
 func (*UnloadResponse) ProtoMessage() {}
 
 func (x *UnloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[17]
+	mi := &file_proto_worker_worker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1828,7 +1924,7 @@ func (x *UnloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnloadResponse.ProtoReflect.Descriptor instead.
 func (*UnloadResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{17}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{19}
 }
 
 type ExecuteRequest struct {
@@ -1844,7 +1940,7 @@ type ExecuteRequest struct {
 
 func (x *ExecuteRequest) Reset() {
 	*x = ExecuteRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[18]
+	mi := &file_proto_worker_worker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +1952,7 @@ func (x *ExecuteRequest) String() string {
 func (*ExecuteRequest) ProtoMessage() {}
 
 func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[18]
+	mi := &file_proto_worker_worker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +1965,7 @@ func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteRequest.ProtoReflect.Descriptor instead.
 func (*ExecuteRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{18}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExecuteRequest) GetBatch() *Batch {
@@ -1909,7 +2005,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_proto_worker_worker_proto_msgTypes[19]
+	mi := &file_proto_worker_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1921,7 +2017,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[19]
+	mi := &file_proto_worker_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1934,7 +2030,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{19}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Batch) GetId() uint64 {
@@ -1998,7 +2094,7 @@ type Request struct {
 
 func (x *Request) Reset() {
 	*x = Request{}
-	mi := &file_proto_worker_worker_proto_msgTypes[20]
+	mi := &file_proto_worker_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2010,7 +2106,7 @@ func (x *Request) String() string {
 func (*Request) ProtoMessage() {}
 
 func (x *Request) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[20]
+	mi := &file_proto_worker_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2023,7 +2119,7 @@ func (x *Request) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Request.ProtoReflect.Descriptor instead.
 func (*Request) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{20}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Request) GetId() string {
@@ -2102,7 +2198,7 @@ type RequestedOutput struct {
 
 func (x *RequestedOutput) Reset() {
 	*x = RequestedOutput{}
-	mi := &file_proto_worker_worker_proto_msgTypes[21]
+	mi := &file_proto_worker_worker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2114,7 +2210,7 @@ func (x *RequestedOutput) String() string {
 func (*RequestedOutput) ProtoMessage() {}
 
 func (x *RequestedOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[21]
+	mi := &file_proto_worker_worker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2127,7 +2223,7 @@ func (x *RequestedOutput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestedOutput.ProtoReflect.Descriptor instead.
 func (*RequestedOutput) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{21}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RequestedOutput) GetName() string {
@@ -2168,7 +2264,7 @@ type Parameter struct {
 
 func (x *Parameter) Reset() {
 	*x = Parameter{}
-	mi := &file_proto_worker_worker_proto_msgTypes[22]
+	mi := &file_proto_worker_worker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2180,7 +2276,7 @@ func (x *Parameter) String() string {
 func (*Parameter) ProtoMessage() {}
 
 func (x *Parameter) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[22]
+	mi := &file_proto_worker_worker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2193,7 +2289,7 @@ func (x *Parameter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Parameter.ProtoReflect.Descriptor instead.
 func (*Parameter) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{22}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Parameter) GetName() string {
@@ -2304,7 +2400,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_proto_worker_worker_proto_msgTypes[23]
+	mi := &file_proto_worker_worker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2316,7 +2412,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[23]
+	mi := &file_proto_worker_worker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2329,7 +2425,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{23}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Input) GetName() string {
@@ -2383,7 +2479,7 @@ type Extent struct {
 
 func (x *Extent) Reset() {
 	*x = Extent{}
-	mi := &file_proto_worker_worker_proto_msgTypes[24]
+	mi := &file_proto_worker_worker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2491,7 @@ func (x *Extent) String() string {
 func (*Extent) ProtoMessage() {}
 
 func (x *Extent) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[24]
+	mi := &file_proto_worker_worker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2504,7 @@ func (x *Extent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Extent.ProtoReflect.Descriptor instead.
 func (*Extent) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{24}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Extent) GetShape() []int64 {
@@ -2428,7 +2524,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_proto_worker_worker_proto_msgTypes[25]
+	mi := &file_proto_worker_worker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2440,7 +2536,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[25]
+	mi := &file_proto_worker_worker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2453,7 +2549,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{25}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Segment) GetByteSize() int64 {
@@ -2482,7 +2578,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_proto_worker_worker_proto_msgTypes[26]
+	mi := &file_proto_worker_worker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2494,7 +2590,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[26]
+	mi := &file_proto_worker_worker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2507,7 +2603,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{26}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Range) GetSlot() uint32 {
@@ -2543,7 +2639,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_proto_worker_worker_proto_msgTypes[27]
+	mi := &file_proto_worker_worker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2555,7 +2651,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[27]
+	mi := &file_proto_worker_worker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2568,7 +2664,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{27}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Cancel) GetBatch() uint64 {
@@ -2597,7 +2693,7 @@ type ExecuteResponse struct {
 
 func (x *ExecuteResponse) Reset() {
 	*x = ExecuteResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[28]
+	mi := &file_proto_worker_worker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2609,7 +2705,7 @@ func (x *ExecuteResponse) String() string {
 func (*ExecuteResponse) ProtoMessage() {}
 
 func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[28]
+	mi := &file_proto_worker_worker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2622,7 +2718,7 @@ func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteResponse.ProtoReflect.Descriptor instead.
 func (*ExecuteResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{28}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ExecuteResponse) GetResult() *Result {
@@ -2661,7 +2757,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_proto_worker_worker_proto_msgTypes[29]
+	mi := &file_proto_worker_worker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2673,7 +2769,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[29]
+	mi := &file_proto_worker_worker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2686,7 +2782,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{29}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Result) GetBatch() uint64 {
@@ -2760,7 +2856,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_proto_worker_worker_proto_msgTypes[30]
+	mi := &file_proto_worker_worker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2772,7 +2868,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[30]
+	mi := &file_proto_worker_worker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2785,7 +2881,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{30}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Output) GetName() string {
@@ -2832,7 +2928,7 @@ type Response struct {
 
 func (x *Response) Reset() {
 	*x = Response{}
-	mi := &file_proto_worker_worker_proto_msgTypes[31]
+	mi := &file_proto_worker_worker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2844,7 +2940,7 @@ func (x *Response) String() string {
 func (*Response) ProtoMessage() {}
 
 func (x *Response) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[31]
+	mi := &file_proto_worker_worker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2857,7 +2953,7 @@ func (x *Response) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Response.ProtoReflect.Descriptor instead.
 func (*Response) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{31}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Response) GetRequest() uint32 {
@@ -2913,7 +3009,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_proto_worker_worker_proto_msgTypes[32]
+	mi := &file_proto_worker_worker_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2925,7 +3021,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[32]
+	mi := &file_proto_worker_worker_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2938,7 +3034,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{32}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Error) GetCode() Code {
@@ -2974,7 +3070,7 @@ type ComputeTimes struct {
 
 func (x *ComputeTimes) Reset() {
 	*x = ComputeTimes{}
-	mi := &file_proto_worker_worker_proto_msgTypes[33]
+	mi := &file_proto_worker_worker_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2986,7 +3082,7 @@ func (x *ComputeTimes) String() string {
 func (*ComputeTimes) ProtoMessage() {}
 
 func (x *ComputeTimes) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[33]
+	mi := &file_proto_worker_worker_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2999,7 +3095,7 @@ func (x *ComputeTimes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ComputeTimes.ProtoReflect.Descriptor instead.
 func (*ComputeTimes) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{33}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ComputeTimes) GetInput() int64 {
@@ -3051,7 +3147,7 @@ type Call struct {
 
 func (x *Call) Reset() {
 	*x = Call{}
-	mi := &file_proto_worker_worker_proto_msgTypes[34]
+	mi := &file_proto_worker_worker_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3063,7 +3159,7 @@ func (x *Call) String() string {
 func (*Call) ProtoMessage() {}
 
 func (x *Call) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[34]
+	mi := &file_proto_worker_worker_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3076,7 +3172,7 @@ func (x *Call) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Call.ProtoReflect.Descriptor instead.
 func (*Call) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{34}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Call) GetId() uint64 {
@@ -3274,7 +3370,7 @@ type Inference struct {
 
 func (x *Inference) Reset() {
 	*x = Inference{}
-	mi := &file_proto_worker_worker_proto_msgTypes[35]
+	mi := &file_proto_worker_worker_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3286,7 +3382,7 @@ func (x *Inference) String() string {
 func (*Inference) ProtoMessage() {}
 
 func (x *Inference) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[35]
+	mi := &file_proto_worker_worker_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3299,7 +3395,7 @@ func (x *Inference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inference.ProtoReflect.Descriptor instead.
 func (*Inference) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{35}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Inference) GetModel() string {
@@ -3403,7 +3499,7 @@ type ModelVersion struct {
 
 func (x *ModelVersion) Reset() {
 	*x = ModelVersion{}
-	mi := &file_proto_worker_worker_proto_msgTypes[36]
+	mi := &file_proto_worker_worker_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3415,7 +3511,7 @@ func (x *ModelVersion) String() string {
 func (*ModelVersion) ProtoMessage() {}
 
 func (x *ModelVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[36]
+	mi := &file_proto_worker_worker_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3428,7 +3524,7 @@ func (x *ModelVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelVersion.ProtoReflect.Descriptor instead.
 func (*ModelVersion) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{36}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ModelVersion) GetModel() string {
@@ -3458,7 +3554,7 @@ type ModelChange struct {
 
 func (x *ModelChange) Reset() {
 	*x = ModelChange{}
-	mi := &file_proto_worker_worker_proto_msgTypes[37]
+	mi := &file_proto_worker_worker_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3470,7 +3566,7 @@ func (x *ModelChange) String() string {
 func (*ModelChange) ProtoMessage() {}
 
 func (x *ModelChange) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[37]
+	mi := &file_proto_worker_worker_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3483,7 +3579,7 @@ func (x *ModelChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelChange.ProtoReflect.Descriptor instead.
 func (*ModelChange) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{37}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ModelChange) GetModel() string {
@@ -3524,7 +3620,7 @@ type LogLine struct {
 
 func (x *LogLine) Reset() {
 	*x = LogLine{}
-	mi := &file_proto_worker_worker_proto_msgTypes[38]
+	mi := &file_proto_worker_worker_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3536,7 +3632,7 @@ func (x *LogLine) String() string {
 func (*LogLine) ProtoMessage() {}
 
 func (x *LogLine) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[38]
+	mi := &file_proto_worker_worker_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3549,7 +3645,7 @@ func (x *LogLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogLine.ProtoReflect.Descriptor instead.
 func (*LogLine) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{38}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *LogLine) GetLevel() LogLine_Level {
@@ -3586,7 +3682,7 @@ type MetricUpdate struct {
 
 func (x *MetricUpdate) Reset() {
 	*x = MetricUpdate{}
-	mi := &file_proto_worker_worker_proto_msgTypes[39]
+	mi := &file_proto_worker_worker_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3598,7 +3694,7 @@ func (x *MetricUpdate) String() string {
 func (*MetricUpdate) ProtoMessage() {}
 
 func (x *MetricUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[39]
+	mi := &file_proto_worker_worker_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3611,7 +3707,7 @@ func (x *MetricUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetricUpdate.ProtoReflect.Descriptor instead.
 func (*MetricUpdate) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{39}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *MetricUpdate) GetFamily() string {
@@ -3721,7 +3817,7 @@ type CallAnswer struct {
 
 func (x *CallAnswer) Reset() {
 	*x = CallAnswer{}
-	mi := &file_proto_worker_worker_proto_msgTypes[40]
+	mi := &file_proto_worker_worker_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3733,7 +3829,7 @@ func (x *CallAnswer) String() string {
 func (*CallAnswer) ProtoMessage() {}
 
 func (x *CallAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[40]
+	mi := &file_proto_worker_worker_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3746,7 +3842,7 @@ func (x *CallAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallAnswer.ProtoReflect.Descriptor instead.
 func (*CallAnswer) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{40}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CallAnswer) GetId() uint64 {
@@ -3807,7 +3903,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[41]
+	mi := &file_proto_worker_worker_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3819,7 +3915,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[41]
+	mi := &file_proto_worker_worker_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3832,7 +3928,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{41}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WatchRequest) GetIntervalMs() int64 {
@@ -3853,7 +3949,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[42]
+	mi := &file_proto_worker_worker_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3865,7 +3961,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[42]
+	mi := &file_proto_worker_worker_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3878,7 +3974,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{42}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WatchResponse) GetDevices() []*DeviceState {
@@ -3917,7 +4013,7 @@ type DeviceState struct {
 
 func (x *DeviceState) Reset() {
 	*x = DeviceState{}
-	mi := &file_proto_worker_worker_proto_msgTypes[43]
+	mi := &file_proto_worker_worker_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3929,7 +4025,7 @@ func (x *DeviceState) String() string {
 func (*DeviceState) ProtoMessage() {}
 
 func (x *DeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[43]
+	mi := &file_proto_worker_worker_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3942,7 +4038,7 @@ func (x *DeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceState.ProtoReflect.Descriptor instead.
 func (*DeviceState) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{43}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DeviceState) GetDevice() *Device {
@@ -4007,7 +4103,7 @@ type LoadedModel struct {
 
 func (x *LoadedModel) Reset() {
 	*x = LoadedModel{}
-	mi := &file_proto_worker_worker_proto_msgTypes[44]
+	mi := &file_proto_worker_worker_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4019,7 +4115,7 @@ func (x *LoadedModel) String() string {
 func (*LoadedModel) ProtoMessage() {}
 
 func (x *LoadedModel) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[44]
+	mi := &file_proto_worker_worker_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4032,7 +4128,7 @@ func (x *LoadedModel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadedModel.ProtoReflect.Descriptor instead.
 func (*LoadedModel) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{44}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *LoadedModel) GetHandle() uint64 {
@@ -4086,7 +4182,7 @@ type OpenRegionRequest struct {
 
 func (x *OpenRegionRequest) Reset() {
 	*x = OpenRegionRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[45]
+	mi := &file_proto_worker_worker_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4098,7 +4194,7 @@ func (x *OpenRegionRequest) String() string {
 func (*OpenRegionRequest) ProtoMessage() {}
 
 func (x *OpenRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[45]
+	mi := &file_proto_worker_worker_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4111,7 +4207,7 @@ func (x *OpenRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRegionRequest.ProtoReflect.Descriptor instead.
 func (*OpenRegionRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{45}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *OpenRegionRequest) GetSlot() uint32 {
@@ -4178,7 +4274,7 @@ type OpenRegionResponse struct {
 
 func (x *OpenRegionResponse) Reset() {
 	*x = OpenRegionResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[46]
+	mi := &file_proto_worker_worker_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4190,7 +4286,7 @@ func (x *OpenRegionResponse) String() string {
 func (*OpenRegionResponse) ProtoMessage() {}
 
 func (x *OpenRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[46]
+	mi := &file_proto_worker_worker_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4203,7 +4299,7 @@ func (x *OpenRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRegionResponse.ProtoReflect.Descriptor instead.
 func (*OpenRegionResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{46}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{48}
 }
 
 type CloseRegionRequest struct {
@@ -4216,7 +4312,7 @@ type CloseRegionRequest struct {
 
 func (x *CloseRegionRequest) Reset() {
 	*x = CloseRegionRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[47]
+	mi := &file_proto_worker_worker_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4228,7 +4324,7 @@ func (x *CloseRegionRequest) String() string {
 func (*CloseRegionRequest) ProtoMessage() {}
 
 func (x *CloseRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[47]
+	mi := &file_proto_worker_worker_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4241,7 +4337,7 @@ func (x *CloseRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRegionRequest.ProtoReflect.Descriptor instead.
 func (*CloseRegionRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{47}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *CloseRegionRequest) GetSlot() uint32 {
@@ -4266,7 +4362,7 @@ type CloseRegionResponse struct {
 
 func (x *CloseRegionResponse) Reset() {
 	*x = CloseRegionResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[48]
+	mi := &file_proto_worker_worker_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4278,7 +4374,7 @@ func (x *CloseRegionResponse) String() string {
 func (*CloseRegionResponse) ProtoMessage() {}
 
 func (x *CloseRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[48]
+	mi := &file_proto_worker_worker_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4291,7 +4387,7 @@ func (x *CloseRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRegionResponse.ProtoReflect.Descriptor instead.
 func (*CloseRegionResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{48}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{50}
 }
 
 type ReadRegionRequest struct {
@@ -4305,7 +4401,7 @@ type ReadRegionRequest struct {
 
 func (x *ReadRegionRequest) Reset() {
 	*x = ReadRegionRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[49]
+	mi := &file_proto_worker_worker_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4317,7 +4413,7 @@ func (x *ReadRegionRequest) String() string {
 func (*ReadRegionRequest) ProtoMessage() {}
 
 func (x *ReadRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[49]
+	mi := &file_proto_worker_worker_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4330,7 +4426,7 @@ func (x *ReadRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRegionRequest.ProtoReflect.Descriptor instead.
 func (*ReadRegionRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{49}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ReadRegionRequest) GetSlot() uint32 {
@@ -4363,7 +4459,7 @@ type ReadRegionResponse struct {
 
 func (x *ReadRegionResponse) Reset() {
 	*x = ReadRegionResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[50]
+	mi := &file_proto_worker_worker_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4375,7 +4471,7 @@ func (x *ReadRegionResponse) String() string {
 func (*ReadRegionResponse) ProtoMessage() {}
 
 func (x *ReadRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[50]
+	mi := &file_proto_worker_worker_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4388,7 +4484,7 @@ func (x *ReadRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRegionResponse.ProtoReflect.Descriptor instead.
 func (*ReadRegionResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{50}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ReadRegionResponse) GetData() []byte {
@@ -4409,7 +4505,7 @@ type WriteRegionRequest struct {
 
 func (x *WriteRegionRequest) Reset() {
 	*x = WriteRegionRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[51]
+	mi := &file_proto_worker_worker_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4421,7 +4517,7 @@ func (x *WriteRegionRequest) String() string {
 func (*WriteRegionRequest) ProtoMessage() {}
 
 func (x *WriteRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[51]
+	mi := &file_proto_worker_worker_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4434,7 +4530,7 @@ func (x *WriteRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRegionRequest.ProtoReflect.Descriptor instead.
 func (*WriteRegionRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{51}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *WriteRegionRequest) GetSlot() uint32 {
@@ -4466,7 +4562,7 @@ type WriteRegionResponse struct {
 
 func (x *WriteRegionResponse) Reset() {
 	*x = WriteRegionResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[52]
+	mi := &file_proto_worker_worker_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4478,7 +4574,7 @@ func (x *WriteRegionResponse) String() string {
 func (*WriteRegionResponse) ProtoMessage() {}
 
 func (x *WriteRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[52]
+	mi := &file_proto_worker_worker_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4491,7 +4587,7 @@ func (x *WriteRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRegionResponse.ProtoReflect.Descriptor instead.
 func (*WriteRegionResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{52}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{54}
 }
 
 var File_proto_worker_worker_proto protoreflect.FileDescriptor
@@ -4621,12 +4717,17 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\x06config\x18\x06 \x01(\v2\x16.inference.ModelConfigR\x06config\x12:\n" +
 	"\aoptions\x18\a \x01(\v2 .sluice.worker.v2.BackendOptionsR\aoptions\x12<\n" +
 	"\tinstances\x18\b \x03(\v2\x1e.sluice.worker.v2.InstanceSpecR\tinstances\x12\x12\n" +
-	"\x04like\x18\t \x01(\x04R\x04like\"\xd4\x01\n" +
+	"\x04like\x18\t \x01(\x04R\x04like\"\xf2\x01\n" +
 	"\fLoadResponse\x125\n" +
 	"\x06memory\x18\x01 \x03(\v2\x1d.sluice.worker.v2.MemoryUsageR\x06memory\x12#\n" +
 	"\ropen_requests\x18\x02 \x01(\rR\fopenRequests\x12?\n" +
 	"\fmemory_kinds\x18\x03 \x03(\x0e2\x1c.sluice.worker.v2.MemoryKindR\vmemoryKinds\x12'\n" +
-	"\x0frequest_context\x18\x04 \x01(\bR\x0erequestContext\"N\n" +
+	"\x0frequest_context\x18\x04 \x01(\bR\x0erequestContext\x12\x1c\n" +
+	"\treadiness\x18\x05 \x01(\bR\treadiness\"&\n" +
+	"\fReadyRequest\x12\x16\n" +
+	"\x06handle\x18\x01 \x01(\x04R\x06handle\"'\n" +
+	"\rReadyResponse\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"N\n" +
 	"\vMemoryUsage\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x03R\x02id\x12\x1b\n" +
@@ -4891,12 +4992,13 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\rUNIMPLEMENTED\x10\f\x12\f\n" +
 	"\bINTERNAL\x10\r\x12\x0f\n" +
 	"\vUNAVAILABLE\x10\x0e\x12\x13\n" +
-	"\x0fUNAUTHENTICATED\x10\x102\x86\a\n" +
+	"\x0fUNAUTHENTICATED\x10\x102\xd0\a\n" +
 	"\x06Worker\x12H\n" +
 	"\x05Hello\x12\x1e.sluice.worker.v2.HelloRequest\x1a\x1f.sluice.worker.v2.HelloResponse\x12Q\n" +
 	"\bDescribe\x12!.sluice.worker.v2.DescribeRequest\x1a\".sluice.worker.v2.DescribeResponse\x12E\n" +
 	"\x04Load\x12\x1d.sluice.worker.v2.LoadRequest\x1a\x1e.sluice.worker.v2.LoadResponse\x12K\n" +
-	"\x06Unload\x12\x1f.sluice.worker.v2.UnloadRequest\x1a .sluice.worker.v2.UnloadResponse\x12R\n" +
+	"\x06Unload\x12\x1f.sluice.worker.v2.UnloadRequest\x1a .sluice.worker.v2.UnloadResponse\x12H\n" +
+	"\x05Ready\x12\x1e.sluice.worker.v2.ReadyRequest\x1a\x1f.sluice.worker.v2.ReadyResponse\x12R\n" +
 	"\aExecute\x12 .sluice.worker.v2.ExecuteRequest\x1a!.sluice.worker.v2.ExecuteResponse(\x010\x01\x12A\n" +
 	"\x05Calls\x12\x1c.sluice.worker.v2.CallAnswer\x1a\x16.sluice.worker.v2.Call(\x010\x01\x12W\n" +
 	"\n" +
@@ -4920,7 +5022,7 @@ func file_proto_worker_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_worker_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_proto_worker_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
+var file_proto_worker_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
 var file_proto_worker_worker_proto_goTypes = []any{
 	(MemoryKind)(0),                           // 0: sluice.worker.v2.MemoryKind
 	(Layout)(0),                               // 1: sluice.worker.v2.Layout
@@ -4945,55 +5047,57 @@ var file_proto_worker_worker_proto_goTypes = []any{
 	(*InstanceSpec)(nil),                      // 20: sluice.worker.v2.InstanceSpec
 	(*LoadRequest)(nil),                       // 21: sluice.worker.v2.LoadRequest
 	(*LoadResponse)(nil),                      // 22: sluice.worker.v2.LoadResponse
-	(*MemoryUsage)(nil),                       // 23: sluice.worker.v2.MemoryUsage
-	(*UnloadRequest)(nil),                     // 24: sluice.worker.v2.UnloadRequest
-	(*UnloadResponse)(nil),                    // 25: sluice.worker.v2.UnloadResponse
-	(*ExecuteRequest)(nil),                    // 26: sluice.worker.v2.ExecuteRequest
-	(*Batch)(nil),                             // 27: sluice.worker.v2.Batch
-	(*Request)(nil),                           // 28: sluice.worker.v2.Request
-	(*RequestedOutput)(nil),                   // 29: sluice.worker.v2.RequestedOutput
-	(*Parameter)(nil),                         // 30: sluice.worker.v2.Parameter
-	(*Input)(nil),                             // 31: sluice.worker.v2.Input
-	(*Extent)(nil),                            // 32: sluice.worker.v2.Extent
-	(*Segment)(nil),                           // 33: sluice.worker.v2.Segment
-	(*Range)(nil),                             // 34: sluice.worker.v2.Range
-	(*Cancel)(nil),                            // 35: sluice.worker.v2.Cancel
-	(*ExecuteResponse)(nil),                   // 36: sluice.worker.v2.ExecuteResponse
-	(*Result)(nil),                            // 37: sluice.worker.v2.Result
-	(*Output)(nil),                            // 38: sluice.worker.v2.Output
-	(*Response)(nil),                          // 39: sluice.worker.v2.Response
-	(*Error)(nil),                             // 40: sluice.worker.v2.Error
-	(*ComputeTimes)(nil),                      // 41: sluice.worker.v2.ComputeTimes
-	(*Call)(nil),                              // 42: sluice.worker.v2.Call
-	(*Inference)(nil),                         // 43: sluice.worker.v2.Inference
-	(*ModelVersion)(nil),                      // 44: sluice.worker.v2.ModelVersion
-	(*ModelChange)(nil),                       // 45: sluice.worker.v2.ModelChange
-	(*LogLine)(nil),                           // 46: sluice.worker.v2.LogLine
-	(*MetricUpdate)(nil),                      // 47: sluice.worker.v2.MetricUpdate
-	(*CallAnswer)(nil),                        // 48: sluice.worker.v2.CallAnswer
-	(*WatchRequest)(nil),                      // 49: sluice.worker.v2.WatchRequest
-	(*WatchResponse)(nil),                     // 50: sluice.worker.v2.WatchResponse
-	(*DeviceState)(nil),                       // 51: sluice.worker.v2.DeviceState
-	(*LoadedModel)(nil),                       // 52: sluice.worker.v2.LoadedModel
-	(*OpenRegionRequest)(nil),                 // 53: sluice.worker.v2.OpenRegionRequest
-	(*OpenRegionResponse)(nil),                // 54: sluice.worker.v2.OpenRegionResponse
-	(*CloseRegionRequest)(nil),                // 55: sluice.worker.v2.CloseRegionRequest
-	(*CloseRegionResponse)(nil),               // 56: sluice.worker.v2.CloseRegionResponse
-	(*ReadRegionRequest)(nil),                 // 57: sluice.worker.v2.ReadRegionRequest
-	(*ReadRegionResponse)(nil),                // 58: sluice.worker.v2.ReadRegionResponse
-	(*WriteRegionRequest)(nil),                // 59: sluice.worker.v2.WriteRegionRequest
-	(*WriteRegionResponse)(nil),               // 60: sluice.worker.v2.WriteRegionResponse
-	nil,                                       // 61: sluice.worker.v2.BackendOptions.OptionsEntry
-	nil,                                       // 62: sluice.worker.v2.ModelChange.FilesEntry
-	nil,                                       // 63: sluice.worker.v2.MetricUpdate.LabelsEntry
-	(*modelconfig.ModelConfig)(nil),           // 64: inference.ModelConfig
-	(*modelconfig.ModelInput)(nil),            // 65: inference.ModelInput
-	(*modelconfig.ModelOutput)(nil),           // 66: inference.ModelOutput
-	(*modelconfig.ModelDynamicBatching)(nil),  // 67: inference.ModelDynamicBatching
-	(*modelconfig.ModelSequenceBatching)(nil), // 68: inference.ModelSequenceBatching
-	(*modelconfig.BatchInput)(nil),            // 69: inference.BatchInput
-	(*modelconfig.BatchOutput)(nil),           // 70: inference.BatchOutput
-	(modelconfig.DataType)(0),                 // 71: inference.DataType
+	(*ReadyRequest)(nil),                      // 23: sluice.worker.v2.ReadyRequest
+	(*ReadyResponse)(nil),                     // 24: sluice.worker.v2.ReadyResponse
+	(*MemoryUsage)(nil),                       // 25: sluice.worker.v2.MemoryUsage
+	(*UnloadRequest)(nil),                     // 26: sluice.worker.v2.UnloadRequest
+	(*UnloadResponse)(nil),                    // 27: sluice.worker.v2.UnloadResponse
+	(*ExecuteRequest)(nil),                    // 28: sluice.worker.v2.ExecuteRequest
+	(*Batch)(nil),                             // 29: sluice.worker.v2.Batch
+	(*Request)(nil),                           // 30: sluice.worker.v2.Request
+	(*RequestedOutput)(nil),                   // 31: sluice.worker.v2.RequestedOutput
+	(*Parameter)(nil),                         // 32: sluice.worker.v2.Parameter
+	(*Input)(nil),                             // 33: sluice.worker.v2.Input
+	(*Extent)(nil),                            // 34: sluice.worker.v2.Extent
+	(*Segment)(nil),                           // 35: sluice.worker.v2.Segment
+	(*Range)(nil),                             // 36: sluice.worker.v2.Range
+	(*Cancel)(nil),                            // 37: sluice.worker.v2.Cancel
+	(*ExecuteResponse)(nil),                   // 38: sluice.worker.v2.ExecuteResponse
+	(*Result)(nil),                            // 39: sluice.worker.v2.Result
+	(*Output)(nil),                            // 40: sluice.worker.v2.Output
+	(*Response)(nil),                          // 41: sluice.worker.v2.Response
+	(*Error)(nil),                             // 42: sluice.worker.v2.Error
+	(*ComputeTimes)(nil),                      // 43: sluice.worker.v2.ComputeTimes
+	(*Call)(nil),                              // 44: sluice.worker.v2.Call
+	(*Inference)(nil),                         // 45: sluice.worker.v2.Inference
+	(*ModelVersion)(nil),                      // 46: sluice.worker.v2.ModelVersion
+	(*ModelChange)(nil),                       // 47: sluice.worker.v2.ModelChange
+	(*LogLine)(nil),                           // 48: sluice.worker.v2.LogLine
+	(*MetricUpdate)(nil),                      // 49: sluice.worker.v2.MetricUpdate
+	(*CallAnswer)(nil),                        // 50: sluice.worker.v2.CallAnswer
+	(*WatchRequest)(nil),                      // 51: sluice.worker.v2.WatchRequest
+	(*WatchResponse)(nil),                     // 52: sluice.worker.v2.WatchResponse
+	(*DeviceState)(nil),                       // 53: sluice.worker.v2.DeviceState
+	(*LoadedModel)(nil),                       // 54: sluice.worker.v2.LoadedModel
+	(*OpenRegionRequest)(nil),                 // 55: sluice.worker.v2.OpenRegionRequest
+	(*OpenRegionResponse)(nil),                // 56: sluice.worker.v2.OpenRegionResponse
+	(*CloseRegionRequest)(nil),                // 57: sluice.worker.v2.CloseRegionRequest
+	(*CloseRegionResponse)(nil),               // 58: sluice.worker.v2.CloseRegionResponse
+	(*ReadRegionRequest)(nil),                 // 59: sluice.worker.v2.ReadRegionRequest
+	(*ReadRegionResponse)(nil),                // 60: sluice.worker.v2.ReadRegionResponse
+	(*WriteRegionRequest)(nil),                // 61: sluice.worker.v2.WriteRegionRequest
+	(*WriteRegionResponse)(nil),               // 62: sluice.worker.v2.WriteRegionResponse
+	nil,                                       // 63: sluice.worker.v2.BackendOptions.OptionsEntry
+	nil,                                       // 64: sluice.worker.v2.ModelChange.FilesEntry
+	nil,                                       // 65: sluice.worker.v2.MetricUpdate.LabelsEntry
+	(*modelconfig.ModelConfig)(nil),           // 66: inference.ModelConfig
+	(*modelconfig.ModelInput)(nil),            // 67: inference.ModelInput
+	(*modelconfig.ModelOutput)(nil),           // 68: inference.ModelOutput
+	(*modelconfig.ModelDynamicBatching)(nil),  // 69: inference.ModelDynamicBatching
+	(*modelconfig.ModelSequenceBatching)(nil), // 70: inference.ModelSequenceBatching
+	(*modelconfig.BatchInput)(nil),            // 71: inference.BatchInput
+	(*modelconfig.BatchOutput)(nil),           // 72: inference.BatchOutput
+	(modelconfig.DataType)(0),                 // 73: inference.DataType
 }
 var file_proto_worker_worker_proto_depIdxs = []int32{
 	10, // 0: sluice.worker.v2.HelloResponse.backends:type_name -> sluice.worker.v2.Backend
@@ -5005,90 +5109,92 @@ var file_proto_worker_worker_proto_depIdxs = []int32{
 	3,  // 6: sluice.worker.v2.Placement.kind:type_name -> sluice.worker.v2.Placement.Kind
 	4,  // 7: sluice.worker.v2.ModelFormat.kind:type_name -> sluice.worker.v2.ModelFormat.Kind
 	5,  // 8: sluice.worker.v2.Device.kind:type_name -> sluice.worker.v2.Device.Kind
-	61, // 9: sluice.worker.v2.BackendOptions.options:type_name -> sluice.worker.v2.BackendOptions.OptionsEntry
-	64, // 10: sluice.worker.v2.DescribeRequest.config:type_name -> inference.ModelConfig
+	63, // 9: sluice.worker.v2.BackendOptions.options:type_name -> sluice.worker.v2.BackendOptions.OptionsEntry
+	66, // 10: sluice.worker.v2.DescribeRequest.config:type_name -> inference.ModelConfig
 	15, // 11: sluice.worker.v2.DescribeRequest.options:type_name -> sluice.worker.v2.BackendOptions
 	19, // 12: sluice.worker.v2.DescribeResponse.inputs:type_name -> sluice.worker.v2.TensorInfo
 	19, // 13: sluice.worker.v2.DescribeResponse.outputs:type_name -> sluice.worker.v2.TensorInfo
 	18, // 14: sluice.worker.v2.DescribeResponse.patch:type_name -> sluice.worker.v2.ConfigPatch
-	65, // 15: sluice.worker.v2.ConfigPatch.input:type_name -> inference.ModelInput
-	66, // 16: sluice.worker.v2.ConfigPatch.output:type_name -> inference.ModelOutput
-	67, // 17: sluice.worker.v2.ConfigPatch.dynamic_batching:type_name -> inference.ModelDynamicBatching
-	68, // 18: sluice.worker.v2.ConfigPatch.sequence_batching:type_name -> inference.ModelSequenceBatching
-	69, // 19: sluice.worker.v2.ConfigPatch.batch_input:type_name -> inference.BatchInput
-	70, // 20: sluice.worker.v2.ConfigPatch.batch_output:type_name -> inference.BatchOutput
-	71, // 21: sluice.worker.v2.TensorInfo.data_type:type_name -> inference.DataType
+	67, // 15: sluice.worker.v2.ConfigPatch.input:type_name -> inference.ModelInput
+	68, // 16: sluice.worker.v2.ConfigPatch.output:type_name -> inference.ModelOutput
+	69, // 17: sluice.worker.v2.ConfigPatch.dynamic_batching:type_name -> inference.ModelDynamicBatching
+	70, // 18: sluice.worker.v2.ConfigPatch.sequence_batching:type_name -> inference.ModelSequenceBatching
+	71, // 19: sluice.worker.v2.ConfigPatch.batch_input:type_name -> inference.BatchInput
+	72, // 20: sluice.worker.v2.ConfigPatch.batch_output:type_name -> inference.BatchOutput
+	73, // 21: sluice.worker.v2.TensorInfo.data_type:type_name -> inference.DataType
 	5,  // 22: sluice.worker.v2.InstanceSpec.kind:type_name -> sluice.worker.v2.Device.Kind
-	64, // 23: sluice.worker.v2.LoadRequest.config:type_name -> inference.ModelConfig
+	66, // 23: sluice.worker.v2.LoadRequest.config:type_name -> inference.ModelConfig
 	15, // 24: sluice.worker.v2.LoadRequest.options:type_name -> sluice.worker.v2.BackendOptions
 	20, // 25: sluice.worker.v2.LoadRequest.instances:type_name -> sluice.worker.v2.InstanceSpec
-	23, // 26: sluice.worker.v2.LoadResponse.memory:type_name -> sluice.worker.v2.MemoryUsage
+	25, // 26: sluice.worker.v2.LoadResponse.memory:type_name -> sluice.worker.v2.MemoryUsage
 	0,  // 27: sluice.worker.v2.LoadResponse.memory_kinds:type_name -> sluice.worker.v2.MemoryKind
-	27, // 28: sluice.worker.v2.ExecuteRequest.batch:type_name -> sluice.worker.v2.Batch
-	35, // 29: sluice.worker.v2.ExecuteRequest.cancel:type_name -> sluice.worker.v2.Cancel
-	28, // 30: sluice.worker.v2.Batch.requests:type_name -> sluice.worker.v2.Request
-	31, // 31: sluice.worker.v2.Batch.inputs:type_name -> sluice.worker.v2.Input
-	30, // 32: sluice.worker.v2.Request.parameters:type_name -> sluice.worker.v2.Parameter
-	29, // 33: sluice.worker.v2.Request.outputs:type_name -> sluice.worker.v2.RequestedOutput
-	34, // 34: sluice.worker.v2.RequestedOutput.region:type_name -> sluice.worker.v2.Range
-	71, // 35: sluice.worker.v2.Input.data_type:type_name -> inference.DataType
+	29, // 28: sluice.worker.v2.ExecuteRequest.batch:type_name -> sluice.worker.v2.Batch
+	37, // 29: sluice.worker.v2.ExecuteRequest.cancel:type_name -> sluice.worker.v2.Cancel
+	30, // 30: sluice.worker.v2.Batch.requests:type_name -> sluice.worker.v2.Request
+	33, // 31: sluice.worker.v2.Batch.inputs:type_name -> sluice.worker.v2.Input
+	32, // 32: sluice.worker.v2.Request.parameters:type_name -> sluice.worker.v2.Parameter
+	31, // 33: sluice.worker.v2.Request.outputs:type_name -> sluice.worker.v2.RequestedOutput
+	36, // 34: sluice.worker.v2.RequestedOutput.region:type_name -> sluice.worker.v2.Range
+	73, // 35: sluice.worker.v2.Input.data_type:type_name -> inference.DataType
 	1,  // 36: sluice.worker.v2.Input.layout:type_name -> sluice.worker.v2.Layout
-	32, // 37: sluice.worker.v2.Input.extents:type_name -> sluice.worker.v2.Extent
-	33, // 38: sluice.worker.v2.Input.segments:type_name -> sluice.worker.v2.Segment
-	34, // 39: sluice.worker.v2.Segment.region:type_name -> sluice.worker.v2.Range
-	37, // 40: sluice.worker.v2.ExecuteResponse.result:type_name -> sluice.worker.v2.Result
-	40, // 41: sluice.worker.v2.Result.error:type_name -> sluice.worker.v2.Error
-	38, // 42: sluice.worker.v2.Result.outputs:type_name -> sluice.worker.v2.Output
-	39, // 43: sluice.worker.v2.Result.responses:type_name -> sluice.worker.v2.Response
-	41, // 44: sluice.worker.v2.Result.compute:type_name -> sluice.worker.v2.ComputeTimes
-	71, // 45: sluice.worker.v2.Output.data_type:type_name -> inference.DataType
-	34, // 46: sluice.worker.v2.Output.region:type_name -> sluice.worker.v2.Range
-	40, // 47: sluice.worker.v2.Response.error:type_name -> sluice.worker.v2.Error
-	30, // 48: sluice.worker.v2.Response.parameters:type_name -> sluice.worker.v2.Parameter
-	38, // 49: sluice.worker.v2.Response.outputs:type_name -> sluice.worker.v2.Output
+	34, // 37: sluice.worker.v2.Input.extents:type_name -> sluice.worker.v2.Extent
+	35, // 38: sluice.worker.v2.Input.segments:type_name -> sluice.worker.v2.Segment
+	36, // 39: sluice.worker.v2.Segment.region:type_name -> sluice.worker.v2.Range
+	39, // 40: sluice.worker.v2.ExecuteResponse.result:type_name -> sluice.worker.v2.Result
+	42, // 41: sluice.worker.v2.Result.error:type_name -> sluice.worker.v2.Error
+	40, // 42: sluice.worker.v2.Result.outputs:type_name -> sluice.worker.v2.Output
+	41, // 43: sluice.worker.v2.Result.responses:type_name -> sluice.worker.v2.Response
+	43, // 44: sluice.worker.v2.Result.compute:type_name -> sluice.worker.v2.ComputeTimes
+	73, // 45: sluice.worker.v2.Output.data_type:type_name -> inference.DataType
+	36, // 46: sluice.worker.v2.Output.region:type_name -> sluice.worker.v2.Range
+	42, // 47: sluice.worker.v2.Response.error:type_name -> sluice.worker.v2.Error
+	32, // 48: sluice.worker.v2.Response.parameters:type_name -> sluice.worker.v2.Parameter
+	40, // 49: sluice.worker.v2.Response.outputs:type_name -> sluice.worker.v2.Output
 	2,  // 50: sluice.worker.v2.Error.code:type_name -> sluice.worker.v2.Code
-	43, // 51: sluice.worker.v2.Call.infer:type_name -> sluice.worker.v2.Inference
-	45, // 52: sluice.worker.v2.Call.load:type_name -> sluice.worker.v2.ModelChange
-	45, // 53: sluice.worker.v2.Call.unload:type_name -> sluice.worker.v2.ModelChange
-	44, // 54: sluice.worker.v2.Call.ready:type_name -> sluice.worker.v2.ModelVersion
-	46, // 55: sluice.worker.v2.Call.log:type_name -> sluice.worker.v2.LogLine
-	47, // 56: sluice.worker.v2.Call.metric:type_name -> sluice.worker.v2.MetricUpdate
-	30, // 57: sluice.worker.v2.Inference.parameters:type_name -> sluice.worker.v2.Parameter
-	38, // 58: sluice.worker.v2.Inference.inputs:type_name -> sluice.worker.v2.Output
-	62, // 59: sluice.worker.v2.ModelChange.files:type_name -> sluice.worker.v2.ModelChange.FilesEntry
+	45, // 51: sluice.worker.v2.Call.infer:type_name -> sluice.worker.v2.Inference
+	47, // 52: sluice.worker.v2.Call.load:type_name -> sluice.worker.v2.ModelChange
+	47, // 53: sluice.worker.v2.Call.unload:type_name -> sluice.worker.v2.ModelChange
+	46, // 54: sluice.worker.v2.Call.ready:type_name -> sluice.worker.v2.ModelVersion
+	48, // 55: sluice.worker.v2.Call.log:type_name -> sluice.worker.v2.LogLine
+	49, // 56: sluice.worker.v2.Call.metric:type_name -> sluice.worker.v2.MetricUpdate
+	32, // 57: sluice.worker.v2.Inference.parameters:type_name -> sluice.worker.v2.Parameter
+	40, // 58: sluice.worker.v2.Inference.inputs:type_name -> sluice.worker.v2.Output
+	64, // 59: sluice.worker.v2.ModelChange.files:type_name -> sluice.worker.v2.ModelChange.FilesEntry
 	6,  // 60: sluice.worker.v2.LogLine.level:type_name -> sluice.worker.v2.LogLine.Level
 	7,  // 61: sluice.worker.v2.MetricUpdate.kind:type_name -> sluice.worker.v2.MetricUpdate.Kind
-	63, // 62: sluice.worker.v2.MetricUpdate.labels:type_name -> sluice.worker.v2.MetricUpdate.LabelsEntry
-	40, // 63: sluice.worker.v2.CallAnswer.error:type_name -> sluice.worker.v2.Error
-	30, // 64: sluice.worker.v2.CallAnswer.parameters:type_name -> sluice.worker.v2.Parameter
-	38, // 65: sluice.worker.v2.CallAnswer.outputs:type_name -> sluice.worker.v2.Output
-	51, // 66: sluice.worker.v2.WatchResponse.devices:type_name -> sluice.worker.v2.DeviceState
-	52, // 67: sluice.worker.v2.WatchResponse.models:type_name -> sluice.worker.v2.LoadedModel
+	65, // 62: sluice.worker.v2.MetricUpdate.labels:type_name -> sluice.worker.v2.MetricUpdate.LabelsEntry
+	42, // 63: sluice.worker.v2.CallAnswer.error:type_name -> sluice.worker.v2.Error
+	32, // 64: sluice.worker.v2.CallAnswer.parameters:type_name -> sluice.worker.v2.Parameter
+	40, // 65: sluice.worker.v2.CallAnswer.outputs:type_name -> sluice.worker.v2.Output
+	53, // 66: sluice.worker.v2.WatchResponse.devices:type_name -> sluice.worker.v2.DeviceState
+	54, // 67: sluice.worker.v2.WatchResponse.models:type_name -> sluice.worker.v2.LoadedModel
 	14, // 68: sluice.worker.v2.DeviceState.device:type_name -> sluice.worker.v2.Device
 	8,  // 69: sluice.worker.v2.Worker.Hello:input_type -> sluice.worker.v2.HelloRequest
 	16, // 70: sluice.worker.v2.Worker.Describe:input_type -> sluice.worker.v2.DescribeRequest
 	21, // 71: sluice.worker.v2.Worker.Load:input_type -> sluice.worker.v2.LoadRequest
-	24, // 72: sluice.worker.v2.Worker.Unload:input_type -> sluice.worker.v2.UnloadRequest
-	26, // 73: sluice.worker.v2.Worker.Execute:input_type -> sluice.worker.v2.ExecuteRequest
-	48, // 74: sluice.worker.v2.Worker.Calls:input_type -> sluice.worker.v2.CallAnswer
-	53, // 75: sluice.worker.v2.Worker.OpenRegion:input_type -> sluice.worker.v2.OpenRegionRequest
-	55, // 76: sluice.worker.v2.Worker.CloseRegion:input_type -> sluice.worker.v2.CloseRegionRequest
-	57, // 77: sluice.worker.v2.Worker.ReadRegion:input_type -> sluice.worker.v2.ReadRegionRequest
-	59, // 78: sluice.worker.v2.Worker.WriteRegion:input_type -> sluice.worker.v2.WriteRegionRequest
-	49, // 79: sluice.worker.v2.Worker.Watch:input_type -> sluice.worker.v2.WatchRequest
-	9,  // 80: sluice.worker.v2.Worker.Hello:output_type -> sluice.worker.v2.HelloResponse
-	17, // 81: sluice.worker.v2.Worker.Describe:output_type -> sluice.worker.v2.DescribeResponse
-	22, // 82: sluice.worker.v2.Worker.Load:output_type -> sluice.worker.v2.LoadResponse
-	25, // 83: sluice.worker.v2.Worker.Unload:output_type -> sluice.worker.v2.UnloadResponse
-	36, // 84: sluice.worker.v2.Worker.Execute:output_type -> sluice.worker.v2.ExecuteResponse
-	42, // 85: sluice.worker.v2.Worker.Calls:output_type -> sluice.worker.v2.Call
-	54, // 86: sluice.worker.v2.Worker.OpenRegion:output_type -> sluice.worker.v2.OpenRegionResponse
-	56, // 87: sluice.worker.v2.Worker.CloseRegion:output_type -> sluice.worker.v2.CloseRegionResponse
-	58, // 88: sluice.worker.v2.Worker.ReadRegion:output_type -> sluice.worker.v2.ReadRegionResponse
-	60, // 89: sluice.worker.v2.Worker.WriteRegion:output_type -> sluice.worker.v2.WriteRegionResponse
-	50, // 90: sluice.worker.v2.Worker.Watch:output_type -> sluice.worker.v2.WatchResponse
-	80, // [80:91] is the sub-list for method output_type
-	69, // [69:80] is the sub-list for method input_type
+	26, // 72: sluice.worker.v2.Worker.Unload:input_type -> sluice.worker.v2.UnloadRequest
+	23, // 73: sluice.worker.v2.Worker.Ready:input_type -> sluice.worker.v2.ReadyRequest
+	28, // 74: sluice.worker.v2.Worker.Execute:input_type -> sluice.worker.v2.ExecuteRequest
+	50, // 75: sluice.worker.v2.Worker.Calls:input_type -> sluice.worker.v2.CallAnswer
+	55, // 76: sluice.worker.v2.Worker.OpenRegion:input_type -> sluice.worker.v2.OpenRegionRequest
+	57, // 77: sluice.worker.v2.Worker.CloseRegion:input_type -> sluice.worker.v2.CloseRegionRequest
+	59, // 78: sluice.worker.v2.Worker.ReadRegion:input_type -> sluice.worker.v2.ReadRegionRequest
+	61, // 79: sluice.worker.v2.Worker.WriteRegion:input_type -> sluice.worker.v2.WriteRegionRequest
+	51, // 80: sluice.worker.v2.Worker.Watch:input_type -> sluice.worker.v2.WatchRequest
+	9,  // 81: sluice.worker.v2.Worker.Hello:output_type -> sluice.worker.v2.HelloResponse
+	17, // 82: sluice.worker.v2.Worker.Describe:output_type -> sluice.worker.v2.DescribeResponse
+	22, // 83: sluice.worker.v2.Worker.Load:output_type -> sluice.worker.v2.LoadResponse
+	27, // 84: sluice.worker.v2.Worker.Unload:output_type -> sluice.worker.v2.UnloadResponse
+	24, // 85: sluice.worker.v2.Worker.Ready:output_type -> sluice.worker.v2.ReadyResponse
+	38, // 86: sluice.worker.v2.Worker.Execute:output_type -> sluice.worker.v2.ExecuteResponse
+	44, // 87: sluice.worker.v2.Worker.Calls:output_type -> sluice.worker.v2.Call
+	56, // 88: sluice.worker.v2.Worker.OpenRegion:output_type -> sluice.worker.v2.OpenRegionResponse
+	58, // 89: sluice.worker.v2.Worker.CloseRegion:output_type -> sluice.worker.v2.CloseRegionResponse
+	60, // 90: sluice.worker.v2.Worker.ReadRegion:output_type -> sluice.worker.v2.ReadRegionResponse
+	62, // 91: sluice.worker.v2.Worker.WriteRegion:output_type -> sluice.worker.v2.WriteRegionResponse
+	52, // 92: sluice.worker.v2.Worker.Watch:output_type -> sluice.worker.v2.WatchResponse
+	81, // [81:93] is the sub-list for method output_type
+	69, // [69:81] is the sub-list for method input_type
 	69, // [69:69] is the sub-list for extension type_name
 	69, // [69:69] is the sub-list for extension extendee
 	0,  // [0:69] is the sub-list for field type_name
@@ -5100,14 +5206,14 @@ func file_proto_worker_worker_proto_init() {
 		return
 	}
 	file_proto_worker_worker_proto_msgTypes[10].OneofWrappers = []any{}
-	file_proto_worker_worker_proto_msgTypes[22].OneofWrappers = []any{
+	file_proto_worker_worker_proto_msgTypes[24].OneofWrappers = []any{
 		(*Parameter_BoolValue)(nil),
 		(*Parameter_Int64Value)(nil),
 		(*Parameter_Uint64Value)(nil),
 		(*Parameter_DoubleValue)(nil),
 		(*Parameter_StringValue)(nil),
 	}
-	file_proto_worker_worker_proto_msgTypes[34].OneofWrappers = []any{
+	file_proto_worker_worker_proto_msgTypes[36].OneofWrappers = []any{
 		(*Call_Infer)(nil),
 		(*Call_Load)(nil),
 		(*Call_Unload)(nil),
@@ -5117,7 +5223,7 @@ func file_proto_worker_worker_proto_init() {
 		(*Call_Cancel)(nil),
 		(*Call_Taken)(nil),
 	}
-	file_proto_worker_worker_proto_msgTypes[39].OneofWrappers = []any{
+	file_proto_worker_worker_proto_msgTypes[41].OneofWrappers = []any{
 		(*MetricUpdate_Set)(nil),
 		(*MetricUpdate_Add)(nil),
 		(*MetricUpdate_Observe)(nil),
@@ -5128,7 +5234,7 @@ func file_proto_worker_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_worker_worker_proto_rawDesc), len(file_proto_worker_worker_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   56,
+			NumMessages:   58,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

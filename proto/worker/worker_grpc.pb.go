@@ -28,6 +28,7 @@ const (
 	Worker_Describe_FullMethodName    = "/sluice.worker.v2.Worker/Describe"
 	Worker_Load_FullMethodName        = "/sluice.worker.v2.Worker/Load"
 	Worker_Unload_FullMethodName      = "/sluice.worker.v2.Worker/Unload"
+	Worker_Ready_FullMethodName       = "/sluice.worker.v2.Worker/Ready"
 	Worker_Execute_FullMethodName     = "/sluice.worker.v2.Worker/Execute"
 	Worker_Calls_FullMethodName       = "/sluice.worker.v2.Worker/Calls"
 	Worker_OpenRegion_FullMethodName  = "/sluice.worker.v2.Worker/OpenRegion"
@@ -52,6 +53,9 @@ type WorkerClient interface {
 	// Unload frees a model version; it answers when its memory is free. Batches in
 	// flight finish first.
 	Unload(ctx context.Context, in *UnloadRequest, opts ...grpc.CallOption) (*UnloadResponse, error)
+	// Ready asks a model version whether it is ready to execute, where LoadResponse.readiness
+	// says that it is to be asked.
+	Ready(ctx context.Context, in *ReadyRequest, opts ...grpc.CallOption) (*ReadyResponse, error)
 	// Execute carries batches and their results where no memory is shared.
 	Execute(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExecuteRequest, ExecuteResponse], error)
 	// Calls carries what models ask the gateway for, and its answers. The gateway opens it
@@ -113,6 +117,16 @@ func (c *workerClient) Unload(ctx context.Context, in *UnloadRequest, opts ...gr
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(UnloadResponse)
 	err := c.cc.Invoke(ctx, Worker_Unload_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *workerClient) Ready(ctx context.Context, in *ReadyRequest, opts ...grpc.CallOption) (*ReadyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadyResponse)
+	err := c.cc.Invoke(ctx, Worker_Ready_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -219,6 +233,9 @@ type WorkerServer interface {
 	// Unload frees a model version; it answers when its memory is free. Batches in
 	// flight finish first.
 	Unload(context.Context, *UnloadRequest) (*UnloadResponse, error)
+	// Ready asks a model version whether it is ready to execute, where LoadResponse.readiness
+	// says that it is to be asked.
+	Ready(context.Context, *ReadyRequest) (*ReadyResponse, error)
 	// Execute carries batches and their results where no memory is shared.
 	Execute(grpc.BidiStreamingServer[ExecuteRequest, ExecuteResponse]) error
 	// Calls carries what models ask the gateway for, and its answers. The gateway opens it
@@ -257,6 +274,9 @@ func (UnimplementedWorkerServer) Load(context.Context, *LoadRequest) (*LoadRespo
 }
 func (UnimplementedWorkerServer) Unload(context.Context, *UnloadRequest) (*UnloadResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Unload not implemented")
+}
+func (UnimplementedWorkerServer) Ready(context.Context, *ReadyRequest) (*ReadyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Ready not implemented")
 }
 func (UnimplementedWorkerServer) Execute(grpc.BidiStreamingServer[ExecuteRequest, ExecuteResponse]) error {
 	return status.Error(codes.Unimplemented, "method Execute not implemented")
@@ -368,6 +388,24 @@ func _Worker_Unload_Handler(srv interface{}, ctx context.Context, dec func(inter
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(WorkerServer).Unload(ctx, req.(*UnloadRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Worker_Ready_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkerServer).Ready(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Worker_Ready_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkerServer).Ready(ctx, req.(*ReadyRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -491,6 +529,10 @@ var Worker_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Unload",
 			Handler:    _Worker_Unload_Handler,
+		},
+		{
+			MethodName: "Ready",
+			Handler:    _Worker_Ready_Handler,
 		},
 		{
 			MethodName: "OpenRegion",

@@ -65,6 +65,7 @@ class Frames:
         self.map = mmap.mmap(self.fd, l.MEMORY_SIZE)
         struct.pack_into("<II", self.map, 0, l.MAGIC, l.PROTOCOL)
         self.events = [os.eventfd(0) for _ in range(4)]
+        self.ready, self.asked = os.eventfd(0), 0
         self.written = [0, 0]
         self.lock = threading.Lock()
         self.done = [0] * 4
@@ -76,11 +77,11 @@ class Frames:
             self.areas[area] = mmap.mmap(fd, AREA_SIZE)
 
     def argument(self):
-        return {"memory": self.fd, "exchange": self.fds[1], "events": self.events,
+        return {"memory": self.fd, "exchange": self.fds[1], "ready": self.ready, "events": self.events,
                 "areas": {str(a): fd for a, fd in self.fds.items() if a != 1}}
 
     def inherited(self):
-        return [self.fd, *self.events, *self.fds.values()]
+        return [self.fd, self.ready, *self.events, *self.fds.values()]
 
     def write(self, ring, kind, number, body, flags=0):
         with self.lock:
@@ -133,7 +134,7 @@ class Peer:
                      "model_dir": str(version), "name": "m", "version": "1", "decoupled": False, "async_batches": 1, "instances": channels,
                      "options": {}, **load}
         self.results = [queue.Queue() for _ in range(channels)]
-        self.parts, self.calls, self.others = queue.Queue(), queue.Queue(), queue.Queue()
+        self.parts, self.calls, self.others, self.readiness = queue.Queue(), queue.Queue(), queue.Queue(), queue.Queue()
         self.logs, self.metrics = [], []
         self.next_offset = 1 << 20
         self.blocks = {}     # of NEED, by (area, offset): length
@@ -183,8 +184,6 @@ class Peer:
             value = r.take("I")
         elif kind == l.COMPLETED:
             value = json.loads(r.string())
-        elif kind == l.READINESS:
-            value = (number, r.take("B"), r.string())
         elif kind == l.FAILED:
             value = Failed(r.take("B"), r.string(), r.string())
         elif kind == l.RESULT:
@@ -247,6 +246,8 @@ class Peer:
             segment = r.take("BQQ")
             self.blocks.pop(segment[:2], None)
             self.given.append(segment)
+        elif kind == l.READINESS:
+            self.readiness.put((number, r.take("B"), r.string()))
         elif kind == l.TAKEN:
             self.taken.append(number)
         elif kind == l.CALL:
@@ -296,6 +297,12 @@ class Peer:
 
     def command(self, kind, body=b"", number=0, channel=0, flags=0):
         self.channels[channel].write(0, kind, number, body, flags)
+
+    def ask_ready(self, number, channel=0):
+        """Asks whether the model is ready: question number, of which those before are known."""
+        c = self.channels[channel]
+        os.eventfd_write(c.ready, number - c.asked)
+        c.asked = number
 
     def reply(self, number, body, channel=0):
         self.channels[channel].write(1, l.REPLY, number, body)

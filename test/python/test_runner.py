@@ -155,8 +155,8 @@ def test_life(start):
     args = peer.args({"a": 1})
     peer.command(l.INITIALIZE, string(json.dumps(args)))
     peer.result(l.INITIALIZED)
-    peer.command(l.READY, number=9)
-    assert peer.result(l.READINESS) == (9, 1, "")
+    peer.ask_ready(9)
+    assert peer.readiness.get(timeout=60) == (9, 1, "")
     peer.finalize()
     peer.close()
     lines = peer.output["stdout"].decode().splitlines()
@@ -213,8 +213,8 @@ def test_several_files(start, tmp_path):
 def test_is_ready(start, ready, want, kind):
     peer = start(model(f"    def execute(self, requests): pass\n    {kind} is_ready(self):\n        {ready}\n"))
     for n in (1, 2):
-        peer.command(l.READY, number=n)
-        assert peer.result(l.READINESS) == (n,) + want
+        peer.ask_ready(n)
+        assert peer.readiness.get(timeout=60) == (n,) + want
 
 
 def test_complete(start):

@@ -126,11 +126,11 @@ def test_no_parent(start):
 """))
     run(peer)
     assert result(peer) == [1.0]
-    peer.command(l.READY, number=1)
+    peer.ask_ready(1)
     call = peer.call()
     assert call.parent == 0
     peer.answer_call(call, {})
-    peer.result(l.READINESS)
+    peer.readiness.get(timeout=60)
     peer.finalize()
 
 

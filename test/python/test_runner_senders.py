@@ -270,8 +270,24 @@ def test_async_ready(start):
         return True
 """))
     peer.execute(ONE)
-    peer.command(l.READY, number=4)
-    assert peer.result(l.READINESS) == (4, 1, "")
+    peer.ask_ready(4)
+    assert peer.readiness.get(timeout=60) == (4, 1, "")
+    assert peer.result(l.RESULT)[2][0].code == 0
+
+
+def test_ready_while_busy(start):
+    """is_ready has a thread of its own: a plain execute that waits does not delay it."""
+    peer = start(execute("""        self.asked.wait()
+        return [out(0, [1.0])]
+    def initialize(self, args):
+        self.asked = threading.Event()
+    def is_ready(self):
+        self.asked.set()
+        return False
+"""))
+    peer.execute(ONE)
+    peer.ask_ready(1)
+    assert peer.readiness.get(timeout=60) == (1, 0, "")
     assert peer.result(l.RESULT)[2][0].code == 0
 
 

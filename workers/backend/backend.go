@@ -148,6 +148,16 @@ type Instance interface {
 	Close() error
 }
 
+// Asked is an Instance that says itself whether it is ready.
+type Asked interface {
+	Instance
+	// AsksReady says that Ready may have something to say. It is asked once, when the instance was made.
+	AsksReady() bool
+	// Ready says why the instance is not ready; nil: it is. It may take seconds. Any goroutine may call
+	// it, also while Execute runs, until Close has returned.
+	Ready(ctx context.Context) error
+}
+
 // Batch is one execution as a backend sees it. Inputs are read-only and valid until
 // Execute returns, or longer where the batch is kept. Its methods may be called by Execute's
 // goroutine alone.

@@ -44,6 +44,7 @@ type group struct {
 	session *session // where it is in service; nil: nowhere
 	handle  uint64
 	memory  []*workerpb.MemoryUsage
+	asks    bool // its instances say themselves whether they are ready
 }
 
 // newGroup makes a group on a worker, or on the process beside it that is the model's.
@@ -209,7 +210,7 @@ func (g *group) up(s *session, handle uint64, m *workerpb.LoadResponse, announce
 	ok := w.session == s && !g.gone
 	if ok {
 		w.groups[g] = struct{}{}
-		g.session, g.handle, g.memory = s, handle, m.Memory
+		g.session, g.handle, g.memory, g.asks = s, handle, m.Memory, m.Readiness
 		g.onDevice.Store(takesDevice(s, m))
 		for _, e := range g.executors {
 			e.attach(s.link, s.desk, handle, m, takesDevice(s, m))

@@ -69,6 +69,9 @@ func (r *run) handle(f channel.Frame) error {
 		r.calls.given(s.Offset)
 		return d.Err()
 	}
+	if f.Kind == channel.Readiness {
+		return r.readiness.said(r, f.ID, &d)
+	}
 	return r.further(f)
 }
 

@@ -55,6 +55,8 @@ type run struct {
 	life context.Context
 	end  context.CancelFunc
 
+	readiness readiness
+
 	arenas backend.Arenas // that the process sees; nil: none
 	hello  hello
 	loaded uint32 // hooks

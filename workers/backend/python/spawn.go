@@ -24,6 +24,7 @@ type argument struct {
 type channelJSON struct {
 	Memory   int            `json:"memory"`
 	Exchange int            `json:"exchange"`
+	Ready    int            `json:"ready"`
 	Events   []int          `json:"events"`
 	Areas    map[string]int `json:"areas"`
 }
@@ -34,9 +35,10 @@ const firstInherited = 3
 // spawnRunner starts the process of an instance.
 func (p *python) spawnRunner(ctx context.Context, m *model, name string, c *channel.Channel) (process, error) {
 	files := c.Files()
-	ch := channelJSON{Memory: firstInherited, Exchange: firstInherited + 1, Areas: map[string]int{}}
-	for i := range files[2:] {
-		ch.Events = append(ch.Events, firstInherited+2+i)
+	ch := channelJSON{Memory: firstInherited, Exchange: firstInherited + 1, Ready: firstInherited + 2,
+		Areas: map[string]int{}}
+	for i := range files[3:] {
+		ch.Events = append(ch.Events, firstInherited+3+i)
 	}
 	if arenas := m.arenas(); arenas != nil {
 		requests, answers, err := arenas.Files()

@@ -36,7 +36,7 @@ def main(argument):
     servers = []
     for c in json.loads(argument)["channels"]:
         areas = {int(area): fd for area, fd in (c.get("areas") or {}).items()}
-        servers.append(commands.Server(channel.Channel(c["memory"], c["exchange"], c["events"], areas)))
+        servers.append(commands.Server(channel.Channel(c["memory"], c["exchange"], c["events"], areas, c["ready"])))
     for server in servers:
         channel.announce(server.channel)
     forks.watch()

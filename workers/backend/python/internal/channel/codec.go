@@ -18,7 +18,6 @@ const (
 	Complete   Kind = 2
 	Initialize Kind = 3
 	Execute    Kind = 4
-	Ready      Kind = 5
 	Finalize   Kind = 6
 
 	Reply Kind = 16

@@ -47,6 +47,7 @@ type Channel struct {
 	memory   *os.File
 	mem      []byte
 	events   [rings]*os.File
+	asking   *os.File // eventfd: the sum of what is added to it is the number of the last question
 }
 
 // New makes a channel whose exchange memory has room for so many bytes, which take none until
@@ -74,20 +75,29 @@ func New(name string, exchange int64) (c *Channel, err error) {
 		}
 		c.events[i] = os.NewFile(uintptr(fd), "eventfd")
 	}
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return c, fmt.Errorf("channel: eventfd: %w", err)
+	}
+	c.asking = os.NewFile(uintptr(fd), "eventfd")
 	c.Exchange, err = newExchange(name, exchange)
 	return c, err
 }
 
-// Files are what the process inherits, in the order of the fields memory, exchange and events
-// of its argument. They stay the channel's.
+// Files are what the process inherits, in the order of the fields memory, exchange, ready and
+// events of its argument. They stay the channel's.
 func (c *Channel) Files() []*os.File {
-	return append([]*os.File{c.memory, c.Exchange.file}, c.events[:]...)
+	return append([]*os.File{c.memory, c.Exchange.file, c.asking}, c.events[:]...)
 }
+
+// Ask asks the process whether its model is ready. The nth question is answered by READINESS with
+// that number, or a later one.
+func (c *Channel) Ask() error { return add(c.asking, 1) }
 
 // Close unmaps the memory. Nothing may use the channel any more.
 func (c *Channel) Close() error {
 	var errs []error
-	for _, f := range c.events {
+	for _, f := range append(c.events[:], c.asking) {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}

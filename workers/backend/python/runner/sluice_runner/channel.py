@@ -19,9 +19,10 @@ ALIGNMENT = 64  # of tensors in a grant
 class Channel:
     """The process's end of one channel."""
 
-    def __init__(self, memory, exchange, events, areas):
-        """Numbers are inherited descriptors; areas: {area: descriptor}, without the exchange memory."""
+    def __init__(self, memory, exchange, events, areas, ready):
+        """Numbers are inherited descriptors; areas: {area: descriptor}, without the exchange memory; ready: the eventfd of READY."""
         self.memory = rings.Memory(memory)
+        self.ready = ready
         self.areas = Areas({EXCHANGE: exchange, **areas})
         self.answers_apart = RESPONSES in self.areas.areas  # answers have memory of their own
         self.commands = rings.RingReader(self.memory, 0, events[0])

@@ -5,14 +5,14 @@ import os
 import sys
 import traceback
 
-from . import logger
+from . import logger, readiness
 from . import model as models
 from . import sender, wire
 from .channel import serve
 from .errors import TritonModelException, describe
 from .instance import LONGEST_TEXT, Instance
 from .layout import (COMPLETE, COMPLETED, EXECUTE, FAILED, FINALIZE, FINALIZED, HELLO, INITIALIZE, INITIALIZED, IS_ASYNC, LOAD, LOADED,
-                     PROTOCOL, READINESS, READY, U32)
+                     PROTOCOL, U32)
 from .rings import whole
 
 
@@ -71,8 +71,6 @@ class Server:
             held = self.instance.run(number, frame)
             if held is not None:
                 self._await(number, held)
-        elif kind == READY:
-            self._ready(number)
         elif kind == FINALIZE:
             self._finalize()
         else:
@@ -100,40 +98,11 @@ class Server:
                 self.loop = None
                 raise
             self.channel.send_result(INITIALIZED, 0, b"")
+            readiness.watch(self)
             if self.loop is not None:
                 self._use_loop()
         else:
             raise RuntimeError(f"a command of kind {kind}")
-
-    def _ready(self, number):
-        try:
-            ready = self.instance.ready()
-            if hasattr(ready, "__await__"):
-                if self.loop is not None and self.loop.is_running():
-                    return self._start(self._ready_later(number, ready))
-                self._new_loop()
-                loop, self.loop = self.loop, None  # it is for this alone: batches are executed without
-                loop.run_until_complete(self._ready_later(number, ready))
-                loop.close()
-            else:
-                self._say_ready(number, ready)
-        except BaseException as e:
-            self._say_ready(number, e)
-
-    async def _ready_later(self, number, ready):
-        try:
-            ready = await ready
-        except BaseException as e:
-            ready = e
-        self._say_ready(number, ready)
-
-    def _say_ready(self, number, ready):
-        error = ""
-        if isinstance(ready, BaseException):
-            error = describe(ready, self.root)[0]
-        elif type(ready) is not bool:
-            error = "is_ready() must return a boolean value"
-        self.channel.send_result(READINESS, number, bytes((ready is True,)) + wire.string(error))
 
     def _finalize(self):
         try:
