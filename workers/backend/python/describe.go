@@ -48,7 +48,7 @@ func (p *python) Describe(ctx context.Context, spec backend.Spec) (*backend.Desc
 		return nil, infer.Errorf(infer.Unsupported, "the model has no function %s", completeHook)
 	}
 	name := firstInstance(spec.Config)
-	r, err := m.imported(ctx, name, m.log.With("instance", name))
+	r, err := m.imported(ctx, name, nil, m.log.With("instance", name))
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,13 @@ func (p *python) Describe(ctx context.Context, spec backend.Spec) (*backend.Desc
 	if err != nil {
 		return nil, r.discard(err)
 	}
-	p.described.put(m, name, r)
+	if m.limits.together > 1 { // its instances come to a process together
+		if err := r.discard(nil); err != nil {
+			return nil, err
+		}
+	} else {
+		p.described.put(m, name, r)
+	}
 	if d == nil {
 		return nil, infer.Errorf(infer.Unsupported, "the model has no function %s", completeHook)
 	}

@@ -67,7 +67,8 @@ func faked(t *testing.T, change func(*modelconfig.ModelConfig), script func(f *f
 	}
 	p := b.(*python)
 	var last atomic.Pointer[fake]
-	p.spawn = func(_ context.Context, _ *model, _ string, c *channel.Channel) (process, error) {
+	p.spawn = func(_ context.Context, _ *model, _ string, all []*channel.Channel) (process, error) {
+		c := all[0]
 		f := &fake{channel: c, stop: make(chan struct{}), exited: make(chan struct{})}
 		f.results, f.events = c.Writer(channel.Results, f.stop), c.Writer(channel.Events, f.stop)
 		last.Store(f)

@@ -94,8 +94,7 @@ func (r *run) finish() error {
 	case f.Kind == channel.Failed:
 		r.logFailed(f, "finalize failed")
 	}
-	r.process.Stop(finalizeTimeout)
-	return r.close()
+	return r.ended()
 }
 
 // serving is the process that executes; its users must count it off. While one is being started

@@ -16,17 +16,19 @@ type limits struct {
 	retry      bool          // requests whose process died are executed once more
 	output     string        // the level of the lines that its processes write; no: they are dropped
 	isolate    bool          // its processes see no memory of others
+	together   int           // instances of a group and device that share a process
 	asynced    int           // batches of an async model that is not decoupled, at a time
 }
 
 const (
 	initializeTimeout = 10 * time.Minute // where the model says none
 	finalizeTimeout   = 30 * time.Second
+	mostTogether      = 256 // instances of a process
 )
 
 // readLimits reads the parameters of the config.
 func (m *model) readLimits() (limits, error) {
-	l := limits{initialize: initializeTimeout, retry: true, asynced: 1}
+	l := limits{initialize: initializeTimeout, retry: true, asynced: 1, together: 1}
 	var first error
 	number := func(name string) (int64, bool) {
 		text := m.text(name)
@@ -54,6 +56,9 @@ func (m *model) readLimits() (limits, error) {
 	}
 	if n, ok := number("CONCURRENT_BATCHES"); ok {
 		l.asynced = int(n)
+	}
+	if n, ok := number("INSTANCES_IN_PROCESS"); ok {
+		l.together = int(min(n, mostTogether))
 	}
 	said := func(name string, value *bool) {
 		switch text := m.text(name); text {

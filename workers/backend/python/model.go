@@ -23,6 +23,7 @@ type model struct {
 	file    string // the model's source, absolute
 	config  []byte // JSON, as the model is told
 	limits  limits
+	seats   seats
 	warn    sync.Once // what resolve has to say was said
 
 	decoupled   bool
@@ -93,4 +94,7 @@ func (m *model) versionDir() string {
 }
 
 // Close fits backend.Model.
-func (m *model) Close() error { return nil }
+func (m *model) Close() error {
+	m.seats.ending.Wait()
+	return nil
+}

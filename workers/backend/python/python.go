@@ -26,8 +26,8 @@ type python struct {
 
 	children  *children
 	described described // processes that have completed a config
-	// spawn starts a process that serves a channel; tests have others.
-	spawn func(ctx context.Context, m *model, name string, c *channel.Channel) (process, error)
+	// spawn starts a process that serves channels, each for an instance; tests have others.
+	spawn func(ctx context.Context, m *model, name string, all []*channel.Channel) (process, error)
 
 	mu     sync.Mutex
 	runner string // guarded by mu: the folder of the runner; "" until it was laid down

@@ -74,7 +74,7 @@ type run struct {
 	answer channel.Response // the event goroutine's
 	// users are batches in execution, calls, and whoever else uses the channel.
 	users  sync.WaitGroup
-	served atomic.Uint64 // requests that were executed
+	served *atomic.Uint64 // requests that the process has executed
 	// started are the sequences that began here, of a model with states in its process: the
 	// instance's goroutine has them while one of its processes before is not known to be lost.
 	started map[infer.Correlation]struct{}
@@ -86,21 +86,18 @@ type hello struct {
 	python, implementation, numpy string
 }
 
-// newRun starts a process and waits for its first frame. ctx bounds that; the process lives on.
-func newRun(ctx context.Context, m *model, name string, log *slog.Logger) (*run, error) {
-	c, err := channel.New("sluice-"+name, exchangeSize)
-	if err != nil {
-		return nil, infer.Errorf(infer.Internal, "%w", err)
+// newRun starts a process, or has one that others share take the instance in. ctx bounds that; the
+// process lives on. at is where the instance lives; nil: the process is for it alone.
+func newRun(ctx context.Context, m *model, name string, at *place, log *slog.Logger) (*run, error) {
+	r := &run{name: name, gone: make(chan struct{})}
+	if err := r.enter(ctx, m, at, log); err != nil {
+		return nil, err
 	}
-	r := &run{name: name, channel: c, gone: make(chan struct{})}
+	c := r.channel
 	r.owner.Store(m)
 	r.arenas = m.arenas()
 	r.life, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	r.moved = sync.NewCond(&r.mu)
-	if r.process, err = m.backend.spawn(ctx, m, name, c); err != nil {
-		r.end()
-		return nil, errors.Join(err, c.Close())
-	}
 	c.SetLevels(allLevels)
 	r.log = log.With("pid", r.process.Pid())
 	r.commands, r.replies = c.Writer(channel.Commands, r.process.Exited()), c.Writer(channel.Replies,
@@ -109,6 +106,26 @@ func newRun(ctx context.Context, m *model, name string, log *slog.Logger) (*run,
 	go r.readEvents()
 	go r.watch()
 	return r, nil
+}
+
+// enter gives the run its process and channel.
+func (r *run) enter(ctx context.Context, m *model, at *place, log *slog.Logger) (err error) {
+	if at != nil && m.limits.together > 1 {
+		var s *seat
+		if r.channel, s, err = m.seats.take(ctx, m, *at, log); err != nil {
+			return err
+		}
+		r.process, r.served = s, &s.hosting.served
+		return nil
+	}
+	if r.channel, err = channel.New("sluice-"+r.name, exchangeSize); err != nil {
+		return infer.Errorf(infer.Internal, "%w", err)
+	}
+	r.served = &atomic.Uint64{}
+	if r.process, err = m.backend.spawn(ctx, m, r.name, []*channel.Channel{r.channel}); err != nil {
+		return errors.Join(err, r.channel.Close())
+	}
+	return nil
 }
 
 // model is whose process it is.

@@ -32,14 +32,14 @@ type channelJSON struct {
 // firstInherited is the number of the first descriptor that a process inherits beside its pipes.
 const firstInherited = 3
 
-// spawnRunner starts the process of an instance.
-func (p *python) spawnRunner(ctx context.Context, m *model, name string, c *channel.Channel) (process, error) {
-	files := c.Files()
-	ch := channelJSON{Memory: firstInherited, Exchange: firstInherited + 1, Ready: firstInherited + 2,
-		Areas: map[string]int{}}
-	for i := range files[3:] {
-		ch.Events = append(ch.Events, firstInherited+3+i)
+// spawnRunner starts a process for so many instances. What it inherits stays the caller's.
+func (p *python) spawnRunner(ctx context.Context, m *model, name string, all []*channel.Channel) (process, error) {
+	var files []*os.File
+	inherit := func(f *os.File) int {
+		files = append(files, f)
+		return firstInherited + len(files) - 1
 	}
+	areas := map[string]int{}
 	if arenas := m.arenas(); arenas != nil {
 		requests, answers, err := arenas.Files()
 		if err != nil {
@@ -47,11 +47,19 @@ func (p *python) spawnRunner(ctx context.Context, m *model, name string, c *chan
 		}
 		defer requests.Close() // the process has its own
 		defer answers.Close()
-		ch.Areas[strconv.Itoa(channel.InInputs)] = firstInherited + len(files)
-		ch.Areas[strconv.Itoa(channel.InAnswer)] = firstInherited + len(files) + 1
-		files = append(files, requests, answers)
+		areas[strconv.Itoa(channel.InInputs)] = inherit(requests)
+		areas[strconv.Itoa(channel.InAnswer)] = inherit(answers)
 	}
-	arg, err := json.Marshal(argument{Protocol: channel.Protocol, Channels: []channelJSON{ch}})
+	said := argument{Protocol: channel.Protocol}
+	for _, c := range all {
+		own := c.Files()
+		ch := channelJSON{Memory: inherit(own[0]), Exchange: inherit(own[1]), Ready: inherit(own[2]), Areas: areas}
+		for _, f := range own[3:] {
+			ch.Events = append(ch.Events, inherit(f))
+		}
+		said.Channels = append(said.Channels, ch)
+	}
+	arg, err := json.Marshal(said)
 	if err != nil {
 		return nil, infer.Errorf(infer.Internal, "%w", err)
 	}

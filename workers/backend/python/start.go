@@ -32,7 +32,7 @@ type loadJSON struct {
 
 // start starts a process and has the model imported and initialized.
 func (in *instance) start(ctx context.Context) (*run, error) {
-	r, err := in.model.imported(ctx, in.name, in.log)
+	r, err := in.model.imported(ctx, in.name, in.place(), in.log)
 	if err != nil {
 		return nil, err
 	}
@@ -45,12 +45,12 @@ func (in *instance) start(ctx context.Context) (*run, error) {
 
 // imported is a process that has imported the model: the one that has completed its config, or
 // a new one.
-func (m *model) imported(ctx context.Context, name string, log *slog.Logger) (*run, error) {
+func (m *model) imported(ctx context.Context, name string, at *place, log *slog.Logger) (*run, error) {
 	if r := m.backend.described.take(m, name); r != nil {
 		r.owner.Store(m)
 		return r, nil
 	}
-	r, err := newRun(ctx, m, name, log)
+	r, err := newRun(ctx, m, name, at, log)
 	if err != nil {
 		return nil, err
 	}
@@ -59,6 +59,18 @@ func (m *model) imported(ctx context.Context, name string, log *slog.Logger) (*r
 		return nil, r.discard(err)
 	}
 	return r, nil
+}
+
+// place says with which instances it may share a process.
+func (in *instance) place() *place {
+	at := &place{group: in.name, device: -1}
+	if i := strings.LastIndexByte(in.name, '_'); i > 0 {
+		at.group = in.name[:i]
+	}
+	if in.spec.GPU {
+		at.device = in.spec.Device
+	}
+	return at
 }
 
 // bound kills the process when ctx ends or limit has passed, unless stop is called before.
@@ -95,7 +107,7 @@ func (r *run) greet(name string) error {
 		ModelDir: m.versionDir(), Name: m.spec.Name,
 		Version: strconv.FormatInt(m.spec.Version,
 			10), Instance: name, Decoupled: m.decoupled, AsyncBatches: m.limits.asynced,
-		Instances: 1, Options: m.parameters()})
+		Instances: max(m.limits.together, 1), Options: m.parameters()})
 	if err != nil {
 		return infer.Errorf(infer.Internal, "%w", err)
 	}

@@ -97,6 +97,7 @@ func (in *instance) again(ctx context.Context, r *run, p *pauses, lived time.Dur
 // replace starts a process in place of one that has used up what it may, which ends when it has no
 // more requests. It gives the one that serves.
 func (in *instance) replace(ctx context.Context, r *run, what string, used any) *run {
+	r.retire()
 	next, err := in.start(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -108,7 +109,7 @@ func (in *instance) replace(ctx context.Context, r *run, what string, used any) 
 	in.log.Info("a Python process is replaced", what, used, "pid", r.process.Pid(), "next_pid", next.process.Pid())
 	in.retiring.Go(func() {
 		r.users.Wait() // for its last batch
-		if r.drained(ctx) {
+		if r.drained(ctx) || r.shared() && !r.isGone() {
 			if err := r.finish(); err != nil {
 				r.log.Error("the memory of a Python process can't be given back", "error", err)
 			}

@@ -106,7 +106,8 @@ class Server:
 
     def _finalize(self):
         try:
-            self.instance.finalize()
+            if self.instance is not None:  # else no instance has come
+                self.instance.finalize()
         except BaseException:  # only logged
             traceback.print_exc()
         sys.stdout.flush()
