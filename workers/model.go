@@ -81,8 +81,7 @@ func backendFile(model string, o *worker.BackendOptions) (string, error) {
 	return o.GetFile(), nil
 }
 
-// load builds the model and its instances, one after the other; on an error nothing
-// of it is left.
+// load builds the model and its instances; on an error nothing of it is left.
 func (m *model) load(ctx context.Context, w *Worker, c *connection, r *worker.LoadRequest) error {
 	b, err := w.backendFor(w.backendName(r.GetConfig(), r.GetOptions()), r.GetOptions().GetOptions())
 	if err != nil {
@@ -110,50 +109,13 @@ func (m *model) load(ctx context.Context, w *Worker, c *connection, r *worker.Lo
 	m.openRequests = openRequests(b.Info(), m.spec.Config)
 	m.requestContext = b.Info().RequestContext
 	m.keeps = b.Info().OpenRequests > 0
-	for i, s := range r.GetInstances() {
-		if err = m.addInstance(ctx, w, c, s, specs[i]); err != nil {
-			break
-		}
-	}
-	if err == nil {
+	if err = m.addInstances(ctx, w, c, r.GetInstances(), specs); err == nil {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
 		return errors.Join(err, m.stop(w))
 	}
 	s.handle.Store(m.handle)
-	return nil
-}
-
-func (m *model) addInstance(ctx context.Context, w *Worker, c *connection, s *worker.InstanceSpec, spec backend.InstanceSpec) error {
-	t, err := c.newTransport(s.GetMailbox())
-	if err != nil {
-		return err
-	}
-	inst := &instance{
-		worker: w, connection: c, spec: spec, model: m.loaded, modelName: m.spec.Name, transport: t, done: make(chan struct{}),
-		handle: m.handle, index: uint32(len(m.instances)),
-		decoupled: m.spec.Config.GetModelTransactionPolicy().GetDecoupled(),
-		iterative: m.spec.Config.GetSequenceBatching().GetIterativeSequence(),
-		scattered: m.scattered(),
-		apart:     !m.keeps && !m.info.WholeBatches && mayBeApart(m, spec),
-		keeps:     m.keeps,
-		opens:     opens{most: m.openRequests, changed: make(chan struct{}, 1)},
-		gpu:       w.deviceOf(c, &m.info, &spec),
-		log:       w.log.With("model", m.spec.Name, "version", m.spec.Version, "instance", spec.Name),
-	}
-	_, local := t.(*mailbox)
-	inst.passes = inst.apart && local // whose gateway has the inputs
-	ready := make(chan error, 1)
-	go inst.run(ctx, ready)
-	if err := <-ready; err != nil {
-		t.close()
-		<-inst.done
-		return err
-	}
-	q, _ := t.(*queue)
-	m.queues = append(m.queues, q)
-	m.instances = append(m.instances, inst)
 	return nil
 }
 

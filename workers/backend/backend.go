@@ -34,6 +34,7 @@ type Info struct {
 	Ragged            bool // it computes batch_input and cuts batch_output itself
 	UnbatchedOptional bool // inputs may be optional in models without a batch dimension alone
 	RequestContext    bool // requests have what ContextOf tells
+	Simultaneous      bool // a model's NewInstance may be called by several goroutines at a time
 	Patches           bool // Describe is asked for configs whose tensors are complete, too
 
 	Placements []*worker.Placement   // kinds of instances, the preferred first; nil: CPU, and GPU as GPU says

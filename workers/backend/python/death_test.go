@@ -320,11 +320,3 @@ func TestOutputLevel(t *testing.T) {
 		}
 	}
 }
-
-// A model's processes don't see the worker's own variables, and those that lead to secrets.
-func TestEnvironment(t *testing.T) {
-	got := environment([]string{"PATH=/bin", "SLUICE_X=1", "AWS_SECRET_ACCESS_KEY=s", "HOME=/"})
-	if fmt.Sprint(got) != "[PATH=/bin HOME=/]" {
-		t.Errorf("got %v", got)
-	}
-}

@@ -41,7 +41,7 @@ type inspected struct {
 
 // inspect says what a load would meet.
 func (m *model) inspect(ctx context.Context) (*backend.Description, error) {
-	variables := environment(os.Environ())
+	variables := environment(os.Environ(), m.backend.options.passed)
 	env, err := m.backend.resolve(ctx, m, variables)
 	if err != nil {
 		return nil, err

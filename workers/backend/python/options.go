@@ -5,15 +5,17 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/sluice-serve/sluice/infer"
 )
 
 // options are those of --backend-config=python,<name>=<value>.
 type options struct {
-	python  string // the interpreter of models that name none; "": see pyenv.Resolve
-	install bool   // requirements.txt in models' folders is installed
-	cache   string // where the runner and environments are laid down; "": the user's cache folder
+	python  string   // the interpreter of models that name none; "": see pyenv.Resolve
+	install bool     // requirements.txt in models' folders is installed
+	passed  []string // variables that models get although their names are those of secrets
+	cache   string   // where the runner and environments are laid down; "": the user's cache folder
 }
 
 // readOptions takes Triton's options, of which those of its shared memory do nothing here, and
@@ -32,6 +34,14 @@ func readOptions(all map[string]string) (options, error) {
 		case "shm-default-byte-size", "shm-growth-byte-size", "shm-region-prefix-name", "shm_message_queue_size",
 			"thread-pool-size", "stub-timeout-seconds":
 			slog.Info("an option of Triton's Python backend has nothing to set here", "option", name)
+		case "environment":
+			for _, name := range strings.Split(value, ",") {
+				if name = strings.TrimSpace(name); name == "" || strings.Contains(name, "=") {
+					return o, infer.Errorf(infer.InvalidArg,
+						"the python backend's environment is '%s', want names of variables with commas between them", value)
+				}
+				o.passed = append(o.passed, name)
+			}
 		case "cache-directory":
 			if !filepath.IsAbs(value) {
 				return o, infer.Errorf(infer.InvalidArg,

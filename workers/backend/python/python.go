@@ -50,6 +50,7 @@ func (p *python) Info() backend.Info {
 		GPU:            true, // models place themselves
 		OpenRequests:   openRequests,
 		WholeBatches:   true,
+		Simultaneous:   true,
 		Patches:        true,
 		RequestContext: true,
 		Formats:        []*worker.ModelFormat{{Filename: runtimeFile}},

@@ -63,7 +63,7 @@ func (p *python) spawnRunner(ctx context.Context, m *model, name string, all []*
 	if err != nil {
 		return nil, infer.Errorf(infer.Internal, "%w", err)
 	}
-	variables := environment(os.Environ())
+	variables := environment(os.Environ(), p.options.passed)
 	if !slices.ContainsFunc(variables, func(v string) bool { return strings.HasPrefix(v, "PYTHONPYCACHEPREFIX=") }) {
 		// Compiled files beside a model's source would change its folder, which may be polled.
 		cache, err := p.options.cacheFolder()
@@ -103,22 +103,4 @@ func (p *python) resolve(ctx context.Context, m *model, variables []string) (*py
 		}
 	})
 	return env, nil
-}
-
-// secrets are prefixes of variables that models don't get.
-var secrets = []string{"SLUICE_", "AWS_", "AZURE_", "GOOGLE_APPLICATION_CREDENTIALS", "GCP_", "OSS_", "S3_"}
-
-// environment is the worker's without its own variables and those that lead to secrets.
-func environment(all []string) []string {
-	kept := make([]string, 0, len(all))
-	for _, v := range all {
-		secret := false
-		for _, prefix := range secrets {
-			secret = secret || strings.HasPrefix(v, prefix)
-		}
-		if !secret {
-			kept = append(kept, v)
-		}
-	}
-	return kept
 }
