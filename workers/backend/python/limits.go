@@ -2,6 +2,7 @@ package python
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -23,7 +24,8 @@ type limits struct {
 const (
 	initializeTimeout = 10 * time.Minute // where the model says none
 	finalizeTimeout   = 30 * time.Second
-	mostTogether      = 256 // instances of a process
+	debugTimeout      = 24 * time.Hour // in place of initializeTimeout, while a debugger may stop the model
+	mostTogether      = 256            // instances of a process
 )
 
 // readLimits reads the parameters of the config.
@@ -78,6 +80,14 @@ func (m *model) readLimits() (limits, error) {
 	}
 	said("RETRY", &l.retry)
 	said("ISOLATE", &l.isolate)
+	if text := m.text("DEBUG"); text != "" {
+		port, err := strconv.ParseUint(strings.TrimPrefix(text, "wait:"), 10, 16)
+		if (err != nil || port == 0) && first == nil {
+			first = infer.Errorf(infer.InvalidArg, "model '%s': parameter DEBUG is '%s', want a port or wait:<port>",
+				m.spec.Name, text)
+		}
+		l.execute, l.initialize = 0, debugTimeout // somebody may look at it
+	}
 	if (l.rss > 0 || l.requests > 0) && m.stateful && first == nil {
 		first = infer.Errorf(infer.InvalidArg,
 			"model '%s': its processes have the states of sequences, and can't be replaced by MAX_RSS_MB or MAX_REQUESTS",

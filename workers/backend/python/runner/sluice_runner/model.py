@@ -6,6 +6,7 @@ import sys
 import threading
 import types
 
+from . import debug
 from .errors import RUNNER
 from .layout import HAS_COMPLETE, HAS_EXECUTE, HAS_FINALIZE, HAS_INITIALIZE, HAS_READY, IS_ASYNC
 
@@ -86,6 +87,7 @@ def loaded(load, install_logging):
             try:
                 if model.options.get("PYTHON_LOGGING") in ("yes", "true", "1"):
                     install_logging()
+                debug.listen(load)
                 model.import_module()
                 _loaded = model, None
             except BaseException as e:  # SystemExit of a module's body too
