@@ -476,6 +476,10 @@ func (g *gatewayFor) Metric(ctx context.Context, m *backend.Metric) error {
 		u.Change = &worker.MetricUpdate_Set{Set: m.Value}
 	case backend.Add:
 		u.Change = &worker.MetricUpdate_Add{Add: m.Value}
+	case backend.Declare:
+		u.Change = &worker.MetricUpdate_Declare{Declare: true}
+	case backend.Delete:
+		u.Change = &worker.MetricUpdate_Delete{Delete: true}
 	default:
 		u.Change = &worker.MetricUpdate_Observe{Observe: m.Value}
 	}

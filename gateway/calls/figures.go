@@ -34,7 +34,7 @@ var (
 )
 
 // figures are the metrics of models, by family. A family, and a series, is there as long as a
-// model that has changed it is loaded; models that say the same family share it.
+// model that has changed it is loaded and has not deleted it; models that say the same family share it.
 type figures struct {
 	mu       *sync.Mutex
 	families map[string]*family          // guarded by mu
@@ -73,11 +73,16 @@ func (f *figures) update(owner string, u *worker.MetricUpdate) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if u.GetDelete() {
+		f.deleteLocked(owner, u)
+		return nil
+	}
 	s, err := f.findLocked(owner, u)
 	if err != nil {
 		return err
 	}
 	switch {
+	case u.GetDeclare():
 	case u.GetKind() == worker.MetricUpdate_HISTOGRAM:
 		at, _ := slices.BinarySearch(s.family.buckets, value)
 		if at < len(s.counts) {
@@ -107,6 +112,8 @@ func valueOf(u *worker.MetricUpdate) (float64, error) {
 		v, ok = c.Set, u.GetKind() == worker.MetricUpdate_GAUGE
 	case *worker.MetricUpdate_Add:
 		v, ok = c.Add, u.GetKind() == worker.MetricUpdate_GAUGE || u.GetKind() == worker.MetricUpdate_COUNTER && c.Add >= 0
+	case *worker.MetricUpdate_Declare, *worker.MetricUpdate_Delete:
+		ok = true
 	case *worker.MetricUpdate_Observe:
 		v, ok = c.Observe, u.GetKind() == worker.MetricUpdate_HISTOGRAM
 	}
@@ -215,18 +222,39 @@ func keyOf(u *worker.MetricUpdate, labels []string) (string, error) {
 	return key.String(), nil
 }
 
+// deleteLocked takes a series from a model, and away where no other has it. One that is not there, as after a
+// bound has refused it, is nothing.
+func (f *figures) deleteLocked(owner string, u *worker.MetricUpdate) {
+	fam := f.families[u.GetFamily()]
+	if fam == nil {
+		return
+	}
+	key, err := keyOf(u, slices.Sorted(maps.Keys(u.GetLabels())))
+	s := fam.series[key]
+	if err != nil || s == nil || !f.owned[owner][s] {
+		return
+	}
+	delete(f.owned[owner], s)
+	s.releaseLocked(f)
+}
+
+// releaseLocked takes an owner from a series, which goes with its last one.
+func (s *series) releaseLocked(f *figures) {
+	if s.owners--; s.owners > 0 {
+		return
+	}
+	delete(s.family.series, s.key)
+	if len(s.family.series) == 0 {
+		delete(f.families, s.family.name)
+	}
+}
+
 // forget takes away what a model alone has changed.
 func (f *figures) forget(owner string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for s := range f.owned[owner] {
-		if s.owners--; s.owners > 0 {
-			continue
-		}
-		delete(s.family.series, s.key)
-		if len(s.family.series) == 0 {
-			delete(f.families, s.family.name)
-		}
+		s.releaseLocked(f)
 	}
 	delete(f.owned, owner)
 }

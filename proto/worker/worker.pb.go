@@ -3675,6 +3675,8 @@ type MetricUpdate struct {
 	//	*MetricUpdate_Set
 	//	*MetricUpdate_Add
 	//	*MetricUpdate_Observe
+	//	*MetricUpdate_Declare
+	//	*MetricUpdate_Delete
 	Change        isMetricUpdate_Change `protobuf_oneof:"change"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3779,6 +3781,24 @@ func (x *MetricUpdate) GetObserve() float64 {
 	return 0
 }
 
+func (x *MetricUpdate) GetDeclare() bool {
+	if x != nil {
+		if x, ok := x.Change.(*MetricUpdate_Declare); ok {
+			return x.Declare
+		}
+	}
+	return false
+}
+
+func (x *MetricUpdate) GetDelete() bool {
+	if x != nil {
+		if x, ok := x.Change.(*MetricUpdate_Delete); ok {
+			return x.Delete
+		}
+	}
+	return false
+}
+
 type isMetricUpdate_Change interface {
 	isMetricUpdate_Change()
 }
@@ -3795,11 +3815,23 @@ type MetricUpdate_Observe struct {
 	Observe float64 `protobuf:"fixed64,8,opt,name=observe,proto3,oneof"` // histograms
 }
 
+type MetricUpdate_Declare struct {
+	Declare bool `protobuf:"varint,9,opt,name=declare,proto3,oneof"` // it is there from now on, with its value or none
+}
+
+type MetricUpdate_Delete struct {
+	Delete bool `protobuf:"varint,10,opt,name=delete,proto3,oneof"` // the model has it no more
+}
+
 func (*MetricUpdate_Set) isMetricUpdate_Change() {}
 
 func (*MetricUpdate_Add) isMetricUpdate_Change() {}
 
 func (*MetricUpdate_Observe) isMetricUpdate_Change() {}
+
+func (*MetricUpdate_Declare) isMetricUpdate_Change() {}
+
+func (*MetricUpdate_Delete) isMetricUpdate_Change() {}
 
 // An answer to a call: one, or any number where the call takes a stream. The last has final.
 type CallAnswer struct {
@@ -4886,7 +4918,7 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\x05ERROR\x10\x00\x12\v\n" +
 	"\aWARNING\x10\x01\x12\b\n" +
 	"\x04INFO\x10\x02\x12\v\n" +
-	"\aVERBOSE\x10\x03\"\x89\x03\n" +
+	"\aVERBOSE\x10\x03\"\xbf\x03\n" +
 	"\fMetricUpdate\x12\x16\n" +
 	"\x06family\x18\x01 \x01(\tR\x06family\x127\n" +
 	"\x04kind\x18\x02 \x01(\x0e2#.sluice.worker.v2.MetricUpdate.KindR\x04kind\x12\x12\n" +
@@ -4895,7 +4927,10 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\x06labels\x18\x05 \x03(\v2*.sluice.worker.v2.MetricUpdate.LabelsEntryR\x06labels\x12\x12\n" +
 	"\x03set\x18\x06 \x01(\x01H\x00R\x03set\x12\x12\n" +
 	"\x03add\x18\a \x01(\x01H\x00R\x03add\x12\x1a\n" +
-	"\aobserve\x18\b \x01(\x01H\x00R\aobserve\x1a9\n" +
+	"\aobserve\x18\b \x01(\x01H\x00R\aobserve\x12\x1a\n" +
+	"\adeclare\x18\t \x01(\bH\x00R\adeclare\x12\x18\n" +
+	"\x06delete\x18\n" +
+	" \x01(\bH\x00R\x06delete\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"-\n" +
@@ -5227,6 +5262,8 @@ func file_proto_worker_worker_proto_init() {
 		(*MetricUpdate_Set)(nil),
 		(*MetricUpdate_Add)(nil),
 		(*MetricUpdate_Observe)(nil),
+		(*MetricUpdate_Declare)(nil),
+		(*MetricUpdate_Delete)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

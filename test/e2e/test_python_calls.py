@@ -304,6 +304,16 @@ metric = model.kept['metric'] = family.Metric({'a': 'b'})
     status, before = run(calling, "model.kept['metric'].increment(3); result = model.kept['metric'].value()")
     assert (status, before) == (200, 3)
     harness.wait_for(lambda: line + "3" in calling.metrics_text(), 60, "the metric of 3")
+    histogram = """
+model.kept['histograms'] = pb_utils.MetricFamily('calls_took', 'Took.', pb_utils.MetricFamily.HISTOGRAM)
+model.kept['histograms'].Metric({'a': 'b'}, [1, 2])
+"""
+    assert run(calling, histogram)[0] == 200
+    harness.wait_for(lambda: 'calls_took_bucket{a="b",le="1"} 0' in calling.metrics_text(), 60, "a histogram without observations")
+    assert run(calling, "del model.kept['histograms']")[0] == 200
+    harness.wait_for(lambda: "calls_took" not in calling.metrics_text(), 60, "the end of a family that was deleted")
+    run(calling, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    harness.wait_for(lambda: "calls_made" not in calling.metrics_text(), 60, "the end of the metrics of a process that died")
 
 
 def test_trace(start, tmp_path, jaeger):  # noqa: F811

@@ -89,11 +89,14 @@ const (
 // MetricChange is what happens to a figure.
 type MetricChange uint8
 
-// The changes of figures: gauges are set, counters and gauges are added to, histograms observe.
+// The changes of figures: gauges are set, counters and gauges are added to, histograms observe. Each may be
+// declared, which shows it as it is, and deleted, when the model has it no more.
 const (
 	Set MetricChange = iota
 	Add
 	Observe
+	Declare
+	Delete
 )
 
 // Metric is a change of one figure.

@@ -95,19 +95,21 @@ func (m *metrics) change(r *run, c *backend.Metric, change uint8, s series) {
 			return // its changes go to the gateway, which has bounds, and its value is not known here
 		}
 		m.uses[s]++
-		m.values[s] += 0
-		if c.Kind == backend.Histogram { // it is there with its first observation
+		r.declared.add(s, c)
+		if c.Kind == backend.Histogram {
 			m.buckets[s] = c.Buckets
+		} else {
+			m.values[s] += 0
+		}
+		c.Change = backend.Declare
+	case metricDelete:
+		if s.labels == "" { // a family, whose metrics were deleted before
 			return
 		}
-		c.Change, c.Value = backend.Add, 0
-	case metricDelete:
-		if m.uses[s]--; m.uses[s] <= 0 {
-			delete(m.uses, s)
-			delete(m.values, s)
-			delete(m.buckets, s)
+		if !r.declared.remove(s) || !m.dropLocked(s) {
+			return
 		}
-		return
+		c.Change = backend.Delete
 	case metricSet:
 		c.Change = backend.Set
 		if m.uses[s] > 0 {
@@ -121,6 +123,83 @@ func (m *metrics) change(r *run, c *backend.Metric, change uint8, s series) {
 	case metricObserve:
 		c.Change, c.Buckets = backend.Observe, m.buckets[s]
 	}
+	m.queueLocked(r, c, s)
+}
+
+// dropLocked takes a process's object from a series; true: it was the last one.
+func (m *metrics) dropLocked(s series) bool {
+	if m.uses[s]--; m.uses[s] > 0 {
+		return false
+	}
+	delete(m.uses, s)
+	delete(m.values, s)
+	delete(m.buckets, s)
+	return true
+}
+
+// adopt takes over what a process has declared for the model whose config it has completed.
+func (m *metrics) adopt(r *run) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for s, d := range r.declared {
+		m.uses[s] += d.times
+		c := *d.metric
+		c.Change, c.Value = backend.Declare, 0
+		if m.help[s.family] = c.Help; c.Kind == backend.Histogram {
+			m.buckets[s] = c.Buckets
+		} else {
+			m.values[s] += 0
+		}
+		m.queueLocked(r, &c, s)
+	}
+}
+
+// gone deletes what a process had that has ended.
+func (m *metrics) gone(r *run) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for s, d := range r.declared {
+		for range d.times {
+			if m.dropLocked(s) {
+				m.queueLocked(r, &backend.Metric{Family: s.family, Kind: d.metric.Kind, Labels: d.metric.Labels,
+					Change: backend.Delete}, s)
+			}
+		}
+	}
+	r.declared = nil
+}
+
+// declared are the series that a process has objects of.
+type declared map[series]*declaration
+
+type declaration struct {
+	metric *backend.Metric
+	times  int // objects
+}
+
+func (d *declared) add(s series, m *backend.Metric) {
+	if *d == nil {
+		*d = declared{}
+	}
+	if (*d)[s] == nil {
+		(*d)[s] = &declaration{metric: m}
+	}
+	(*d)[s].times++
+}
+
+// remove takes an object away; false: there is none.
+func (d declared) remove(s series) bool {
+	if d[s] == nil {
+		return false
+	}
+	if d[s].times--; d[s].times == 0 {
+		delete(d, s)
+	}
+	return true
+}
+
+// queueLocked has the gateway get a change; it waits while many others do.
+func (m *metrics) queueLocked(r *run, c *backend.Metric, s series) {
 	if c.Help == "" {
 		c.Help = m.help[s.family]
 	}

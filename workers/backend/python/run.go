@@ -71,7 +71,8 @@ type run struct {
 	fault error      // guarded by mu: why it was killed; nil: it was not
 	said  bool       // guarded by mu: a frame for a request that has ended was logged
 
-	answer channel.Response // the event goroutine's
+	answer   channel.Response // the event goroutine's
+	declared declared         // guarded by model().metrics.mu
 	// users are batches in execution, calls, and whoever else uses the channel.
 	users  sync.WaitGroup
 	served *atomic.Uint64 // requests that the process has executed
@@ -144,6 +145,7 @@ func (r *run) watch() {
 	}
 	r.mu.Unlock()
 	r.failOpen()
+	r.model().metrics.gone(r)
 	close(r.gone)
 	if err := r.channel.End(channel.Results); err != nil {
 		r.log.Error("a Python process's results can't be ended", "error", err)

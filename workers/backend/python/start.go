@@ -48,6 +48,7 @@ func (in *instance) start(ctx context.Context) (*run, error) {
 func (m *model) imported(ctx context.Context, name string, at *place, log *slog.Logger) (*run, error) {
 	if r := m.backend.described.take(m, name); r != nil {
 		r.owner.Store(m)
+		m.metrics.adopt(r)
 		return r, nil
 	}
 	r, err := newRun(ctx, m, name, at, log)
