@@ -57,6 +57,9 @@ bench-transports: build venv-test ## our transports beside the libraries', and w
 	@$(CC) -O2 $(C_WARNINGS) -o bin/bare bench/machine/bare.c
 	@$(VENV) bench/transports.py $(ARGS)
 
+test-pythons: build venv-test ## the runner of Python models under other interpreters (SLUICE_TEST_PYTHONS=path:path, each with numpy)
+	@$(VENV) -m pytest -q -rs test/e2e/test_python_interpreters.py
+
 soak: SECONDS ?= 600
 soak: build ## honest and hostile clients on a real server, for leaks and wrong answers (SECONDS=600, ARGS=-seed=1)
 	@go build -o bin/soak ./test/soak
