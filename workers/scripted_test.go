@@ -17,6 +17,7 @@ type scripted struct {
 	failAt  int          // the instance that can't be made, from 1; 0: none
 	open    int          // open requests that it declares
 	info    backend.Info
+	making  func()       // called when an instance is made; nil: nothing is
 	patch   *worker.ConfigPatch // of Describe
 
 	mu      sync.Mutex
@@ -58,6 +59,9 @@ func (s *scripted) Load(_ context.Context, spec backend.Spec) (backend.Model, er
 type scriptedModel struct{ *scripted }
 
 func (m scriptedModel) NewInstance(context.Context, backend.InstanceSpec) (backend.Instance, error) {
+	if m.making != nil {
+		m.making()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.failAt > 0 && len(m.made)+1 == m.failAt {

@@ -87,6 +87,7 @@ func (m *model) readLimits() (limits, error) {
 				m.spec.Name, text)
 		}
 		l.execute, l.initialize = 0, debugTimeout // somebody may look at it
+		l.rss, l.requests = 0, 0                  // the next process could not have the port
 	}
 	if (l.rss > 0 || l.requests > 0) && m.stateful && first == nil {
 		first = infer.Errorf(infer.InvalidArg,
