@@ -17,7 +17,7 @@ type scripted struct {
 	failAt  int          // the instance that can't be made, from 1; 0: none
 	open    int          // open requests that it declares
 	info    backend.Info
-	making  func()       // called when an instance is made; nil: nothing is
+	making  func()              // called when an instance is made; nil: nothing is
 	patch   *worker.ConfigPatch // of Describe
 
 	mu      sync.Mutex

@@ -312,6 +312,15 @@ model.kept['histograms'].Metric({'a': 'b'}, [1, 2])
     harness.wait_for(lambda: 'calls_took_bucket{a="b",le="1"} 0' in calling.metrics_text(), 60, "a histogram without observations")
     assert run(calling, "del model.kept['histograms']")[0] == 200
     harness.wait_for(lambda: "calls_took" not in calling.metrics_text(), 60, "the end of a family that was deleted")
+    both = """
+model.kept['first'] = pb_utils.MetricFamily('calls_twice', 'First.', pb_utils.MetricFamily.GAUGE)
+model.kept['second'] = pb_utils.MetricFamily('calls_twice', 'Second.', pb_utils.MetricFamily.GAUGE)
+model.kept['second'].Metric()
+del model.kept['first']
+"""
+    assert run(calling, both)[0] == 200
+    harness.wait_for(lambda: "calls_twice 0" in calling.metrics_text(), 60, "a metric of the second family of a name")
+    assert "# HELP calls_twice First." in calling.metrics_text()
     run(calling, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     harness.wait_for(lambda: "calls_made" not in calling.metrics_text(), 60, "the end of the metrics of a process that died")
 

@@ -85,28 +85,16 @@ func (m *metrics) change(r *run, c *backend.Metric, change uint8, s series) {
 	defer m.mu.Unlock()
 	switch change {
 	case metricDeclare:
-		if s.labels == "" { // a family
-			if len(m.help) < mostSeries {
-				m.help[s.family] = c.Help
-			}
-			return
-		}
 		if m.uses[s] == 0 && len(m.uses) >= mostSeries {
 			return // its changes go to the gateway, which has bounds, and its value is not known here
 		}
-		m.uses[s]++
 		r.declared.add(s, c)
-		if c.Kind == backend.Histogram {
-			m.buckets[s] = c.Buckets
-		} else {
-			m.values[s] += 0
+		if m.useLocked(s, c, 1); s.labels == "" { // a family
+			return
 		}
 		c.Change = backend.Declare
 	case metricDelete:
-		if s.labels == "" { // a family, whose metrics were deleted before
-			return
-		}
-		if !r.declared.remove(s) || !m.dropLocked(s) {
+		if !r.declared.remove(s) || !m.dropLocked(s) || s.labels == "" {
 			return
 		}
 		c.Change = backend.Delete
@@ -126,7 +114,21 @@ func (m *metrics) change(r *run, c *backend.Metric, change uint8, s series) {
 	m.queueLocked(r, c, s)
 }
 
-// dropLocked takes a process's object from a series; true: it was the last one.
+// useLocked adds objects to a series, or to a family, whose labels are "".
+func (m *metrics) useLocked(s series, c *backend.Metric, times int) {
+	switch first := m.uses[s] == 0; {
+	case s.labels == "" && first:
+		m.help[s.family] = c.Help // that of the first counts, as in Triton
+	case s.labels == "":
+	case c.Kind == backend.Histogram:
+		m.buckets[s] = c.Buckets
+	default:
+		m.values[s] += 0
+	}
+	m.uses[s] += times
+}
+
+// dropLocked takes a process's object from a series or a family; true: it was the last one.
 func (m *metrics) dropLocked(s series) bool {
 	if m.uses[s]--; m.uses[s] > 0 {
 		return false
@@ -134,6 +136,9 @@ func (m *metrics) dropLocked(s series) bool {
 	delete(m.uses, s)
 	delete(m.values, s)
 	delete(m.buckets, s)
+	if s.labels == "" {
+		delete(m.help, s.family)
+	}
 	return true
 }
 
@@ -142,14 +147,12 @@ func (m *metrics) adopt(r *run) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for s, d := range r.declared {
-		m.uses[s] += d.times
+		m.useLocked(s, d.metric, d.times)
+		if s.labels == "" {
+			continue
+		}
 		c := *d.metric
 		c.Change, c.Value = backend.Declare, 0
-		if m.help[s.family] = c.Help; c.Kind == backend.Histogram {
-			m.buckets[s] = c.Buckets
-		} else {
-			m.values[s] += 0
-		}
 		m.queueLocked(r, &c, s)
 	}
 }
@@ -160,7 +163,7 @@ func (m *metrics) gone(r *run) {
 	defer m.mu.Unlock()
 	for s, d := range r.declared {
 		for range d.times {
-			if m.dropLocked(s) {
+			if m.dropLocked(s) && s.labels != "" {
 				m.queueLocked(r, &backend.Metric{Family: s.family, Kind: d.metric.Kind, Labels: d.metric.Labels,
 					Change: backend.Delete}, s)
 			}
@@ -200,8 +203,8 @@ func (d declared) remove(s series) bool {
 
 // queueLocked has the gateway get a change; it waits while many others do.
 func (m *metrics) queueLocked(r *run, c *backend.Metric, s series) {
-	if c.Help == "" {
-		c.Help = m.help[s.family]
+	if help, ok := m.help[s.family]; ok {
+		c.Help = help
 	}
 	for len(m.queue) >= mostChanges {
 		m.moved.Wait()
