@@ -66,7 +66,8 @@ func (m *model) newInstance(ctx context.Context, w *Worker, c *connection, a wan
 	}
 	spec := a.spec
 	inst := &instance{
-		worker: w, connection: c, spec: spec, model: m.loaded, modelName: m.spec.Name, transport: t, done: make(chan struct{}),
+		worker: w, connection: c, spec: spec, model: m.loaded, modelName: m.spec.Name, transport: t,
+		done:   make(chan struct{}),
 		handle: m.handle, index: a.index,
 		decoupled: m.spec.Config.GetModelTransactionPolicy().GetDecoupled(),
 		iterative: m.spec.Config.GetSequenceBatching().GetIterativeSequence(),

@@ -131,8 +131,8 @@ func (s *service) Load(ctx context.Context, r *worker.LoadRequest) (*worker.Load
 		return nil, statusOf(m.err)
 	}
 	s.worker.log.Debug("loaded a model", "model", spec.Name, "version", spec.Version, "instances", spec.Instances)
-	return &worker.LoadResponse{Memory: memory, OpenRequests: uint32(m.openRequests), MemoryKinds: m.memoryKinds(), RequestContext: m.requestContext,
-		Readiness: len(m.asked()) > 0}, nil
+	return &worker.LoadResponse{Memory: memory, OpenRequests: uint32(m.openRequests), MemoryKinds: m.memoryKinds(),
+		RequestContext: m.requestContext, Readiness: len(m.asked()) > 0}, nil
 }
 
 // Ready fits worker.WorkerServer.

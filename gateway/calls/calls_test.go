@@ -232,13 +232,16 @@ func TestFigures(t *testing.T) {
 	expect("# HELP level \n# TYPE level gauge\nlevel 2\n" + steps +
 		"# HELP took \n# TYPE took histogram\ntook_bucket{le=\"1\"} 2\ntook_bucket{le=\"2\"} 2\ntook_bucket{le=\"+Inf\"} 3\ntook_sum 8.5\ntook_count 3\n")
 	declare, gone := &worker.MetricUpdate_Declare{Declare: true}, &worker.MetricUpdate_Delete{Delete: true}
-	must(update(one, &worker.MetricUpdate{Family: "steps_total", Labels: map[string]string{"k": "a"}, Change: gone})) // the other has it
+	must(update(one, // the other has it, too
+		&worker.MetricUpdate{Family: "steps_total", Labels: map[string]string{"k": "a"}, Change: gone}))
 	must(update(one, &worker.MetricUpdate{Family: "took", Kind: worker.MetricUpdate_HISTOGRAM, Change: gone}))
 	must(update(one, &worker.MetricUpdate{Family: "took", Kind: worker.MetricUpdate_HISTOGRAM, Change: gone}))
 	must(update(one, &worker.MetricUpdate{Family: "level", Kind: worker.MetricUpdate_GAUGE, Change: declare}))
-	must(update(one, &worker.MetricUpdate{Family: "took", Kind: worker.MetricUpdate_HISTOGRAM, Buckets: []float64{3}, Change: declare}))
+	must(update(one, &worker.MetricUpdate{Family: "took", Kind: worker.MetricUpdate_HISTOGRAM,
+		Buckets: []float64{3}, Change: declare}))
 	expect("# HELP level \n# TYPE level gauge\nlevel 2\n" + steps +
-		"# HELP took \n# TYPE took histogram\ntook_bucket{le=\"3\"} 0\ntook_bucket{le=\"+Inf\"} 0\ntook_sum 0\ntook_count 0\n")
+		"# HELP took \n# TYPE took histogram\n" +
+		"took_bucket{le=\"3\"} 0\ntook_bucket{le=\"+Inf\"} 0\ntook_sum 0\ntook_count 0\n")
 	c.Forget(one)
 	expect(steps)
 	c.Forget(two)

@@ -6,8 +6,8 @@ import (
 )
 
 func TestEnvironment(t *testing.T) {
-	all := []string{"PATH=/bin", "SLUICE_X=1", "AWS_REGION=a", "HF_TOKEN=b", "MY_API_KEY=c", "DB_PASSWORD=d", "A_SECRET=e", "X_CREDENTIALS=f",
-		"TOKENIZERS_PARALLELISM=no", "CUDA_VISIBLE_DEVICES=_TOKEN", "_TOKEN"}
+	all := []string{"PATH=/bin", "SLUICE_X=1", "AWS_REGION=a", "HF_TOKEN=b", "MY_API_KEY=c", "DB_PASSWORD=d",
+		"A_SECRET=e", "X_CREDENTIALS=f", "TOKENIZERS_PARALLELISM=no", "CUDA_VISIBLE_DEVICES=_TOKEN", "_TOKEN"}
 	o, err := readOptions(map[string]string{"environment": "HF_TOKEN, AWS_REGION"})
 	if err != nil {
 		t.Fatal(err)

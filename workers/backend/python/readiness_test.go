@@ -54,7 +54,8 @@ func TestReadiness(t *testing.T) {
 		}
 		say(uint64(id)+1, row.ready, row.text)
 		err := <-first
-		if (err == nil) != (row.want == "") || err != nil && (infer.CodeOf(err) != row.code || !strings.Contains(err.Error(), row.want)) {
+		if (err == nil) != (row.want == "") ||
+			err != nil && (infer.CodeOf(err) != row.code || !strings.Contains(err.Error(), row.want)) {
 			t.Errorf("answer %d, %q: %v", row.ready, row.text, err)
 		}
 	}
