@@ -130,7 +130,7 @@ func (c *Calls) Do(ctx context.Context, from *client.Calling, call *worker.Call)
 			return nil, err
 		}
 		ready, err := c.deps.Models().ModelReadyNow(ctx, what.Ready.GetModel(), what.Ready.GetVersion())
-		if err != nil && infer.CodeOf(err) != infer.NotFound {
+		if err != nil && infer.CodeOf(err) != infer.NotFound && infer.ReasonOf(err) != infer.ReasonNotReady {
 			return nil, err
 		}
 		answer.Ready = ready && err == nil

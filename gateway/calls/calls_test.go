@@ -57,6 +57,9 @@ func (w *world) ModelReadyNow(_ context.Context, name, version string) (bool, er
 	if name == "gone" {
 		return false, infer.Errorf(infer.NotFound, "no")
 	}
+	if version == "3" {
+		return false, infer.Refusef(infer.Unavailable, infer.ReasonNotReady, "not loaded")
+	}
 	return version == "1", nil
 }
 
@@ -143,7 +146,7 @@ func TestControl(t *testing.T) {
 	}
 	w.want(t, "may alice model-repository on x, changing true", `load x "{}" map["1/f":"y"] for principal alice`,
 		"may alice model-repository on x, changing true", "unload x true for principal alice")
-	for version, want := range map[string]bool{"1": true, "2": false} {
+	for version, want := range map[string]bool{"1": true, "2": false, "3": false} {
 		a, err := do(&worker.Call{What: &worker.Call_Ready{Ready: &worker.ModelVersion{Model: "x", Version: version}}})
 		if err != nil || a.Ready != want {
 			t.Errorf("version %s: %v, %v", version, a, err)

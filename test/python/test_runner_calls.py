@@ -377,6 +377,20 @@ DELETED = ("Invalid metric operation as the corresponding 'MetricFamily' has bee
 """
 
 
+def test_the_first_description_stays(start):
+    """Also when the family that brought it is gone, as in Triton."""
+    peer = start(execute("""        M = pb_utils.MetricFamily
+        a, b = M("c", "first", M.COUNTER), M("c", "second", M.COUNTER)
+        a = None
+        b.Metric().increment(1)
+        b = None
+        M("c", "third", M.COUNTER)
+        return [out(0, np.ones(1))]
+"""))
+    assert peer.answers(ONE)[0].code == 0
+    assert [m[3] for m in peer.metrics if m[1] == 3] == ["first", "first", "first", "third"]
+
+
 def test_metrics(start):
     peer = start(execute(METRICS))
     said = json.loads(peer.answers(ONE)[0].outputs["OUT"][0])

@@ -25,7 +25,7 @@ class MetricKind(enum.Enum):
     __index__ = __int__
 
 
-_families = {}  # name -> [kind, how many there are], of this process
+_families = {}  # name -> [kind, how many there are, the first one's description], of this process
 _lock = threading.Lock()
 
 
@@ -46,14 +46,15 @@ class MetricFamily:
 
     def __init__(self, name, description, kind):
         self._name = text(name, "name")
-        self._description = text(description, "description")
+        description = text(description, "description")
         self._kind = instance(kind, MetricKind, "kind")
         with _lock:
-            known = _families.setdefault(self._name, [self._kind, 0])
+            known = _families.setdefault(self._name, [self._kind, 0, description])
             if known[0] is not self._kind:
                 raise TritonModelException(f"Error when creating MetricFamily: metric family '{self._name}' is there, of kind "
                                            f"{known[0].name}")
             known[1] += 1
+            self._description = known[2]
         self._process = os.getpid()
         self._metrics = {}  # labels -> Metric; they end with their family, as in Triton
         _update(self._kind, DECLARE, self._name, "", help=self._description)
