@@ -2,6 +2,7 @@ package python
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -118,6 +119,36 @@ func TestIdleDeath(t *testing.T) {
 	if a, _ := ask(in, 5); a.Err != nil {
 		t.Error(a.Err)
 	}
+}
+
+// A batch for an instance without a process is another's where the model has others that execute.
+func TestBatchOfAnotherInstance(t *testing.T) {
+	spec := specOf(t, "identity", nil)
+	in := loaded(t, open(t), spec)
+	other, err := in.model.NewInstance(t.Context(), backend.InstanceSpec{Name: "identity_0_1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(spec.ModelFile, spec.ModelFile+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(in.pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "no process", func() bool { return in.Fault() != nil })
+	if a, b := ask(in, 5); infer.ReasonOf(a.Err) != infer.ReasonWorkerLost || len(b.Faults()) > 0 {
+		t.Errorf("while another executes: %v, faults %v; want worker_lost", a.Err, b.Faults())
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if in.othersExecute() {
+		t.Error("the other counts after its end")
+	}
+	if err := os.Rename(spec.ModelFile+".away", spec.ModelFile); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "an answer", func() bool { a, _ := ask(in, 5); return a.Err == nil })
 }
 
 // Open requests of a process that ends fail as lost.

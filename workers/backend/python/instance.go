@@ -13,8 +13,13 @@ import (
 	"github.com/sluice-serve/sluice/workers/backend/python/internal/channel"
 )
 
-// restartWait is how long a batch waits for a process that is being started.
-const restartWait = 10 * time.Second
+const (
+	// restartWait is how long a batch waits for a process that is being started.
+	restartWait = 10 * time.Second
+	// othersWait is how long it waits where other instances of the model execute. The gateway has been
+	// told by then, every 2 s, which instances can't, and does not execute it here again.
+	othersWait = 3 * time.Second
+)
 
 // instance is an instance of a model, whose process may be another one after each end.
 type instance struct {
@@ -57,6 +62,7 @@ func (m *model) NewInstance(ctx context.Context, spec backend.InstanceSpec) (bac
 		return nil, err
 	}
 	in.run = r
+	m.executing.Add(1)
 	var life context.Context
 	life, in.stop = context.WithCancel(context.WithoutCancel(ctx))
 	m.backend.watch.add(in)
@@ -77,6 +83,7 @@ func (in *instance) Close() error {
 	if r == nil {
 		return nil
 	}
+	in.model.executing.Add(-1)
 	return r.finish()
 }
 
@@ -98,7 +105,8 @@ func (r *run) finish() error {
 }
 
 // serving is the process that executes; its users must count it off. While one is being started
-// that is waited for, a bounded time.
+// that is waited for, a bounded time. A batch that may be executed by others then fails as lost,
+// so that the gateway has it executed once more.
 func (in *instance) serving() (*run, error) {
 	var late <-chan time.Time
 	for {
@@ -111,7 +119,11 @@ func (in *instance) serving() (*run, error) {
 		}
 		in.mu.Unlock()
 		if late == nil {
-			t := time.NewTimer(restartWait)
+			wait := restartWait
+			if in.othersExecute() {
+				wait = othersWait
+			}
+			t := time.NewTimer(wait)
 			defer t.Stop()
 			late = t.C
 		}
@@ -121,10 +133,18 @@ func (in *instance) serving() (*run, error) {
 			if cause == nil {
 				cause = errors.New("its process is being started")
 			}
-			return nil, infer.Refusef(infer.Unavailable, infer.ReasonNotReady, "%s (%w)", unhealthy(in.name), cause)
+			reason := infer.ReasonNotReady
+			if in.othersExecute() {
+				reason = infer.ReasonWorkerLost
+			}
+			return nil, infer.Refusef(infer.Unavailable, reason, "%s (%w)", unhealthy(in.name), cause)
 		}
 	}
 }
+
+// othersExecute says that another instance may take a batch in place of this one, whose process is
+// being started.
+func (in *instance) othersExecute() bool { return !in.model.stateful && in.model.executing.Load() > 0 }
 
 // Fault fits backend.Instance.
 func (in *instance) Fault() error {
@@ -143,6 +163,11 @@ func (in *instance) Fault() error {
 func (in *instance) set(r *run, cause error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	if was := in.run; was == nil && r != nil {
+		in.model.executing.Add(1)
+	} else if was != nil && r == nil {
+		in.model.executing.Add(-1)
+	}
 	in.run, in.cause = r, cause
 	close(in.changed)
 	in.changed = make(chan struct{})

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/workers/backend"
@@ -35,6 +36,7 @@ type model struct {
 	outputs     map[string]output
 	names       map[string]string // of tensors, so that decoding makes none
 	metrics     *metrics
+	executing   atomic.Int64 // instances that have a process
 }
 
 // refusedInNames may not be in a model's name: Triton's Python backend starts its processes
