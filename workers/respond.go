@@ -213,6 +213,9 @@ func (x *execution) failOne(i int, err error) error {
 }
 
 func (x *execution) fail(i int, err error) {
+	if infer.ReasonOf(err) == infer.ReasonWorkerLost {
+		x.inst.worker.losses.note()
+	}
 	x.requests[i].answered, x.requests[i].failed = true, true
 	x.open--
 	x.final.result.Responses = append(x.final.result.Responses, wire.Response{

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -30,21 +31,79 @@ func (s *service) Watch(r *worker.WatchRequest, server grpc.ServerStreamingServe
 	if ms := r.GetIntervalMs(); ms > 0 {
 		interval = max(time.Duration(min(ms, int64(time.Hour/time.Millisecond)))*time.Millisecond, shortInterval)
 	}
-	next := tick.New(interval)
+	next, look := tick.New(interval), time.NewTimer(interval)
 	defer next.Stop()
+	defer look.Stop()
 	for {
-		if err := server.Send(s.worker.state(c)); err != nil {
+		lost := s.worker.losses.next()
+		state := s.worker.state(c)
+		if err := server.Send(state); err != nil {
 			return err
 		}
-		select {
-		case <-next.C:
-			next.Next()
-		case <-s.worker.stopping:
-			return nil
-		case <-server.Context().Done():
-			return nil
+		for down := downIn(state.GetModels()); ; {
+			var soon <-chan time.Time
+			if len(down) > 0 { // it may execute again soon
+				look.Reset(shortInterval)
+				soon = look.C
+			}
+			select {
+			case <-next.C:
+				next.Next()
+			case <-lost:
+			case <-soon:
+				if slices.Equal(downIn(s.worker.loaded(c)), down) {
+					continue
+				}
+			case <-s.worker.stopping:
+				return nil
+			case <-server.Context().Done():
+				return nil
+			}
+			break
 		}
 	}
+}
+
+// losses tell reports of instances that have lost what they had, so that they are made at once.
+type losses struct {
+	mu   sync.Mutex
+	news chan struct{} // guarded by mu: closed at the next loss; nil: nobody waits for it
+}
+
+// next is closed when an instance has lost what it had.
+func (l *losses) next() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.news == nil {
+		l.news = make(chan struct{})
+	}
+	return l.news
+}
+
+// note says that an instance has lost what it had.
+func (l *losses) note() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.news != nil {
+		close(l.news)
+		l.news = nil
+	}
+}
+
+// downInstance is an instance that can't execute.
+type downInstance struct {
+	model    uint64
+	instance uint32
+}
+
+// downIn are the instances that can't execute, in the order of the models.
+func downIn(models []*worker.LoadedModel) (down []downInstance) {
+	for _, m := range models {
+		for _, i := range m.GetDown() {
+			down = append(down, downInstance{m.GetHandle(), i})
+		}
+	}
+	return down
 }
 
 // state is what the gateway of c may know: its own models.
@@ -65,6 +124,12 @@ func (w *Worker) state(c *connection) *worker.WatchResponse {
 		}
 	}
 	r.Devices = append(r.Devices, device)
+	r.Models = w.loaded(c)
+	return r
+}
+
+// loaded are the models of c, ascending by their handles.
+func (w *Worker) loaded(c *connection) (models []*worker.LoadedModel) {
 	c.mu.Lock()
 	for _, m := range c.models {
 		select {
@@ -79,11 +144,11 @@ func (w *Worker) state(c *connection) *worker.WatchResponse {
 				loaded.Down = append(loaded.Down, inst.index)
 			}
 		}
-		r.Models = append(r.Models, loaded)
+		models = append(models, loaded)
 	}
 	c.mu.Unlock()
-	slices.SortFunc(r.Models, func(a, b *worker.LoadedModel) int { return cmp.Compare(a.Handle, b.Handle) })
-	return r
+	slices.SortFunc(models, func(a, b *worker.LoadedModel) int { return cmp.Compare(a.Handle, b.Handle) })
+	return models
 }
 
 func (w *Worker) device() *worker.Device {

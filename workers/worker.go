@@ -38,7 +38,8 @@ type Worker struct {
 	faults   atomic.Uint64  // broken rules and panics of backends
 	running  sync.WaitGroup // unloads
 	stopping chan struct{}  // closed when Run begins to end
-	lost     chan struct{}  // closed when the inherited gateway has gone
+	losses   losses
+	lost     chan struct{} // closed when the inherited gateway has gone
 	lostOnce sync.Once
 
 	gpuMu sync.Mutex // held over Deps.GPU

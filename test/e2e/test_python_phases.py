@@ -2,7 +2,7 @@
 say that they end, and nothing stays behind."""
 import json
 import os
-import pathlib
+import re
 import signal
 import threading
 
@@ -91,6 +91,7 @@ backend: "python" model_transaction_policy { decoupled: true }
 input { name: "IN" data_type: TYPE_FP32 dims: 1 } output { name: "OUT" data_type: TYPE_FP32 dims: 1 }
 instance_group { kind: KIND_CPU count: 1 }
 """
+ENDED = re.compile("is not healthy|worker process ended")
 REPLACED = 'parameters { key: "MAX_REQUESTS" value { string_value: "1000" } }'
 
 
@@ -122,7 +123,7 @@ class Load:
         got = [e.get("OUT") for e in events]
         if status == 200 and got == list(range(20)):
             self.streams += 1
-        elif got and got[-1] is None and len(got) > 1 and got[:-1] == list(range(len(got) - 1)) and "is not healthy" in events[-1]["error"]:
+        elif got and got[-1] is None and len(got) > 1 and got[:-1] == list(range(len(got) - 1)) and ENDED.search(events[-1]["error"]):
             self.cut += 1  # it had begun, and says so
         else:
             self.wrong.append(("stream", status, text[-300:]))
@@ -243,7 +244,7 @@ def test_while_replaced(server, root, load):
         before = set(processes(server, "replaced"))
         (root / "replaced" / "hold-initialize").touch()
         pid = held(root, "replaced", "initialize")
-        kill(pid if which == "next" else (before & set(processes(server, "replaced"))).pop())
+        kill(pid if which == "next" else (before & set(processes(server, "replaced")) - {pid}).pop())
         if which == "before":
             load.more()
             kill(pid)
@@ -273,4 +274,12 @@ def test_nothing_grows(server, root, load):
 
     harness.wait_for(fewer, 60, f"descriptors given back: {growth.held(server)['worker']}, before {load.worker}")
     assert growth.held(server)["worker"].memory < load.worker.memory + 32e6
+    checked(server, load)
+
+
+def test_worker(server, root, load):
+    """All processes of the models go with their worker, and the next one has them again."""
+    before = [p for p in harness.descendants(server.pid) if growth.kind(p) == "model"]
+    kill(server.workers()[0])
+    harness.wait_for(lambda: not any(map(harness.alive, before)), 60, "the end of the worker's processes")
     checked(server, load)

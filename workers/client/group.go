@@ -242,8 +242,8 @@ func (g *group) down(s *session) {
 	}
 }
 
-// renew takes an instance out of service and puts it into service again: what it had is lost, and
-// its worker lives.
+// renew takes an instance out of service that has lost what it had, and whose worker lives. The
+// worker's next report, which a loss brings about, puts it into service again if it can execute.
 func (g *group) renew(i int) {
 	g.notify.Lock()
 	defer g.notify.Unlock()
@@ -252,10 +252,16 @@ func (g *group) renew(i int) {
 	g.worker.mu.Unlock()
 	if serves && g.spec.Changed != nil {
 		g.spec.Changed(i, false)
-		if !g.faulty[slices.Index(g.instances, i)] {
-			g.spec.Changed(i, true)
-		}
+		g.faultyLocked()[slices.Index(g.instances, i)] = true
 	}
+}
+
+// faultyLocked is faulty, to be written to; notify is held.
+func (g *group) faultyLocked() map[int]bool {
+	if g.faulty == nil {
+		g.faulty = map[int]bool{}
+	}
+	return g.faulty
 }
 
 // reported takes instances out of service that the worker says can't execute, and puts those into
@@ -272,10 +278,7 @@ func (g *group) reported(models []*workerpb.LoadedModel) {
 	}
 	for k, i := range g.instances {
 		if down := slices.Contains(models[at].GetDown(), uint32(k)); down != g.faulty[k] {
-			if g.faulty == nil {
-				g.faulty = map[int]bool{}
-			}
-			g.faulty[k] = down
+			g.faultyLocked()[k] = down
 			g.spec.Changed(i, !down)
 		}
 	}
