@@ -148,7 +148,7 @@ def processes(server, model):
     """The processes of a model: the memory of their channels has the names of their instances."""
     def has(pid):
         try:
-            return os.readlink(f"/proc/{pid}/fd/3").startswith(f"/memfd:sluice-{model}_")
+            return any(os.readlink(f"/proc/{pid}/fd/{fd}").startswith(f"/memfd:sluice-{model}_") for fd in range(3, 8))
         except OSError:
             return False
     return [p for p in harness.descendants(server.pid) if growth.kind(p) == "model" and has(p)]
