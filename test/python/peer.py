@@ -139,6 +139,7 @@ class Peer:
         self.next_offset = 1 << 20
         self.blocks = {}     # of NEED, by (area, offset): length
         self.given = []      # segments that came back
+        self.parents = []    # of CONTROL
         self.taken = []      # calls whose answer was taken
         self.batches = 0
         self.events_seen = [0] * channels
@@ -178,6 +179,8 @@ class Peer:
                         (self._event if ring == 3 else self._result)(c, kind, number, Reader(frame))
 
     def _result(self, c, kind, number, r):
+        if kind == l.CALL:
+            return self._call(c, number, r)
         if kind == l.HELLO:
             value = (r.take("I"), r.string(), r.string(), r.string())
         elif kind == l.LOADED:
@@ -251,19 +254,10 @@ class Peer:
         elif kind == l.TAKEN:
             self.taken.append(number)
         elif kind == l.CALL:
-            parent, model = r.take("Q"), r.string()
-            version, correlation, _, timeout, flags, _ = r.take("qQQQII")
-            request_id, text, parameters = r.string(), r.string(), r.string()
-            outputs, inputs = r.take("HH")
-            outputs = [r.string() for _ in range(outputs)]
-            tensors = {}
-            for _ in range(inputs):
-                name, array, segment = self._tensor(c, r)
-                tensors[name] = array
-                self.blocks.pop(segment[:2], None)
-            self.calls.put(Call(number, parent, model, version, text or correlation, timeout, flags, request_id, parameters, outputs, tensors))
+            self._call(c, number, r)
         elif kind == l.CONTROL:
-            what, model, argument = r.take("B"), r.string(), r.string()
+            what, parent, model, argument = r.take("B"), r.take("Q"), r.string(), r.string()
+            self.parents.append(parent)
             files = {}
             for _ in range(r.take("I")):
                 name = r.string()
@@ -287,6 +281,19 @@ class Peer:
                     self.metric_values[key] = value + (self.metric_values.get(key, 0) if change else 0)
         else:
             self.others.put((kind, number, r))
+
+    def _call(self, c, number, r):
+        parent, model = r.take("Q"), r.string()
+        version, correlation, _, timeout, flags, _ = r.take("qQQQII")
+        request_id, text, parameters = r.string(), r.string(), r.string()
+        outputs, inputs = r.take("HH")
+        outputs = [r.string() for _ in range(outputs)]
+        tensors = {}
+        for _ in range(inputs):
+            name, array, segment = self._tensor(c, r)
+            tensors[name] = array
+            self.blocks.pop(segment[:2], None)
+        self.calls.put(Call(number, parent, model, version, text or correlation, timeout, flags, request_id, parameters, outputs, tensors))
 
     # What it is told.
 

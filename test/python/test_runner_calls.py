@@ -343,6 +343,26 @@ def test_model_control(start):
                     False, "Failed to check model readiness: no such model", "Failed to load model: no such model",
                     "Failed to unload model: no such model", "TypeError", "TypeError"]
     assert asked[:4] == [(1, "a", "", {}), (1, "a", "{}", {"file:1/m": b"abc"}), (2, "b", "", {}), (2, "b", "1", {})]
+    assert len(set(peer.parents)) == 1 and peer.parents[0]  # the request's
+
+
+def test_whose_model_control(start):
+    """In a batch of several requests that of the one that was looked at last; in threads, and without a look, the model's own."""
+    peer = start(execute("""        import threading
+        pb_utils.unload_model("a")
+        keys = []
+        for r in requests:
+            pb_utils.get_input_tensor_by_name(r, "IN").as_numpy()
+            pb_utils.unload_model("a")
+        t = threading.Thread(target=pb_utils.unload_model, args=("a",))
+        t.start()
+        t.join()
+        return [out(0, np.ones(1)) for r in requests]
+"""))
+    peer.control = lambda *_: None
+    assert [a.code for a in peer.answers(ONE, {**ONE, "key": 1 << 16 | 1})] == [0, 0]
+    none, first, second, thread = peer.parents
+    assert none == thread == 0 and first and second and first != second
 
 
 METRICS = """        M = pb_utils.MetricFamily

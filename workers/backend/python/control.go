@@ -25,7 +25,7 @@ const mostControls = 64
 
 // control answers CONTROL, on a goroutine of its own where that takes the gateway.
 func (r *run) control(id uint64, d *channel.Decoder) error {
-	what, name, argument := d.U8(), d.String(), d.String()
+	what, parent, name, argument := d.U8(), d.U64(), d.String(), d.String()
 	files, blocks, err := r.files(d)
 	free := func() {
 		for _, s := range blocks {
@@ -42,16 +42,16 @@ func (r *run) control(id uint64, d *channel.Decoder) error {
 			free()
 		}
 	}()
-	m := r.model()
-	gateway := m.spec.Gateway
 	switch {
 	case what == controlMetric:
-		v, err := m.metrics.value(series{name, argument})
+		v, err := r.model().metrics.value(series{name, argument})
 		return r.answerControl(id, &v, err)
 	case what < controlLoad || what > controlMetric:
 		return fmt.Errorf("%w: model control %d", channel.ErrCorrupt, what)
-	case gateway == nil:
-		return r.answerControl(id, nil, infer.Errorf(infer.Unsupported, "the gateway takes no calls of models"))
+	}
+	gateway, err := r.gateway(parent)
+	if err != nil {
+		return r.answerControl(id, nil, err)
 	}
 	if r.controls.Add(1) > mostControls {
 		r.controls.Add(-1)

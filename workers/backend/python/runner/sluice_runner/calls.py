@@ -71,14 +71,23 @@ BYTE = struct.Struct("<B")
 def read_response(channel, reader, copied, call):
     """An InferenceResponse from a REPLY. Its large tensors lie in blocks that are given back when nobody holds them, or are copied
     and given back at once."""
-    code, = reader.take(BYTE)
-    message, parameters = reader.string(), reader.string()
+    frame, at = reader.frame, reader.at
+    response = new(InferenceResponse)
+    response._error = None
+    if frame.startswith(PLAIN, at):
+        response._parameters = ""
+        reader.at = at + len(PLAIN)
+    else:
+        code, = reader.take(BYTE)
+        message, response._parameters = reader.string(), reader.string()
+        if code:
+            response._error = TritonError(message, CODES.get(code, ErrorCode.INTERNAL))
     count, = reader.take(COUNT)
     tensors, given = [], False
     for _ in range(count):
         name, dtype, shape, area, offset, length = reader.tensor()
         if area == FRAME:
-            tensor = received(name, dtype, shape, reader.frame, offset, length)
+            tensor = received(name, dtype, shape, frame, offset, length)
         elif copied:
             tensor = received(name, dtype, shape, channel.areas.copy(area, offset, length), 0, length)
             channel.give((area, offset, length))
@@ -90,20 +99,17 @@ def read_response(channel, reader, copied, call):
         tensors.append(tensor)
     if call is not None and copied and not given:
         channel.events.write_soon(TAKEN, call.number, b"")
-    response = InferenceResponse()
     response._tensors = tensors
-    response._parameters = parameters
-    if code:
-        response._error = TritonError(message, CODES.get(code, ErrorCode.INTERNAL))
     return response
 
 
+PLAIN = bytes(9)  # code, message and parameters of a response that has none
+new = object.__new__
 COUNT = struct.Struct("<H")
 
 
-def begin(request, decoupled, waits=False):
-    """Writes CALL; gives the Call. waits: this thread does nothing before its one answer. The thread of the worker that waits for
-    the batch's result then makes the call, where this one executes the batch."""
+def begin(request, decoupled):
+    """Writes CALL; gives the Call."""
     channel = current()
     if channel is None or not channel.serving:
         raise TritonModelException("BLS is only supported during the 'execute' function.")
@@ -111,10 +117,7 @@ def begin(request, decoupled, waits=False):
     body = None
     try:
         body = _body(channel, request, decoupled)
-        if waits and channel.executes == threading.get_ident():
-            channel.send_result(CALL, call.number, body.finish())
-        else:
-            channel.send(CALL, call.number, body.finish())
+        channel.send(CALL, call.number, body.finish())
     except BaseException:
         channel.replies.close(call.number)
         if body is not None:
@@ -124,8 +127,8 @@ def begin(request, decoupled, waits=False):
 
 
 def parent_of(channel, request):
-    """The key of the open request that a call serves: that whose trace it has, else whose input it passes on, else whose inputs were
-    looked at last, else the only open one. 0: none."""
+    """The key of the open request that a call serves: that whose trace it has, else whose input it passes on, else that of the batch
+    of one which this code executes, else whose inputs were looked at last, else the only open one. 0: none."""
     for key in keys_of(request):
         if key in channel.open_keys:
             return key
@@ -141,16 +144,35 @@ def keys_of(request):
     return [request._trace._key] + [t._origin for t in request._inputs] + [looked_into.get()]
 
 
-def _body(channel, request, decoupled):
+_heads = {}  # what calls say of themselves -> their bytes, between the parent and the inputs
+
+
+def _head(request, decoupled):
+    """A call's bytes between its parent and its inputs."""
+    inputs = len(request._inputs)
+    plain = not request._id and not request._correlation and request._parameters == "{}"
+    key = request._model, request._version, request._timeout, request._flags, request._outputs, inputs, decoupled
+    head = _heads.get(key) if plain else None
+    if head is not None:
+        return head
     correlation = request._correlation
     number, text = (0, correlation) if isinstance(correlation, str) else (correlation, "")
-    body = wire.Body()
-    body.add(CALL_HEAD.pack(parent_of(channel, request)) + wire.string(getattr(request, "_model", "")))
-    body.add(CALL_BODY.pack(request._version, number, 0, request._timeout, request._flags & 3 | DECOUPLED * decoupled, 0))
     parameters = request._parameters if request._parameters != "{}" else ""
-    body.add(wire.string(request._id) + wire.string(text) + wire.string(parameters))
     outputs = sorted(request._outputs)
-    body.add(struct.pack("<HH", len(outputs), len(request._inputs)) + b"".join(map(wire.string, outputs)))
+    head = b"".join([wire.string(request._model),
+                     CALL_BODY.pack(request._version, number, 0, request._timeout, request._flags & 3 | DECOUPLED * decoupled, 0),
+                     wire.string(request._id), wire.string(text), wire.string(parameters), struct.pack("<HH", len(outputs), inputs),
+                     *map(wire.string, outputs)])
+    if plain:
+        if len(_heads) >= 256:
+            _heads.clear()
+        _heads[key] = head
+    return head
+
+
+def _body(channel, request, decoupled):
+    body = wire.Body()
+    body.add(CALL_HEAD.pack(parent_of(channel, request)) + _head(request, decoupled))
     try:
         for tensor in request._inputs:
             body.tensor(tensor, channel.place_apart)
@@ -168,11 +190,13 @@ def failed(error):
 def call(request, decoupled):
     _own(request)
     channel = current()
+    if not decoupled and channel is not None and channel.executes == threading.get_ident() and channel.serving:
+        return call_here(channel, request)
     if hasattr(channel, "call"):  # of a process that was forked off
         responses = channel.call(request, decoupled)
         return ResponseIterator._of(responses) if decoupled else responses[0]
     try:
-        made = begin(request, decoupled, not decoupled)
+        made = begin(request, decoupled)
     except TritonModelException as e:
         if current() is None or not current().serving:
             raise
@@ -181,6 +205,29 @@ def call(request, decoupled):
         return ResponseIterator._of(made)
     made.channel.replies.wait(made, made.there)
     return made.take(False)
+
+
+def call_here(channel, request):
+    """A call of one answer by the thread that executes the batch: the thread of the worker that waits for the batch's result makes it,
+    so the frame goes where that looks."""
+    replies, waiter = channel.replies, Waiter()
+    number = replies.open(waiter)
+    try:
+        try:
+            body = _body(channel, request, False)
+            try:
+                channel.send_result(CALL, number, body.finish())
+            except BaseException:
+                channel.take_back(body.placed)
+                raise
+        except TritonModelException as e:
+            return failed(e)
+        replies.wait(waiter, waiter.there)
+    finally:
+        replies.close(number)
+    reader = wire.Reader(waiter.frames[0])
+    flags, = reader.take(BYTE)
+    return read_response(channel, reader, False, None) if flags & HAS_RESPONSE else InferenceResponse()
 
 
 def call_async(request, decoupled):

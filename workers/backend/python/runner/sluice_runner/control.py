@@ -4,8 +4,9 @@ import struct
 from . import wire
 from .channel import current
 from .errors import TritonModelException, instance, text
-from .layout import CONTROL, CONTROL_LOAD, CONTROL_METRIC, CONTROL_READY, CONTROL_UNLOAD, SEGMENT, U32
+from .layout import CONTROL, CONTROL_LOAD, CONTROL_METRIC, CONTROL_READY, CONTROL_UNLOAD, SEGMENT, U32, U64
 from .replies import checked
+from .request import looked_into
 
 NUMBER = struct.Struct("<d")
 
@@ -53,7 +54,8 @@ def ask(channel, what, model, argument, files=None):
     files = files or {}
     if hasattr(channel, "control"):  # of a process that was forked off
         return channel.control(what, model, argument, files)
-    parts = [bytes((what,)), wire.string(model), wire.string(argument), U32.pack(len(files))]
+    parent = looked_into.get()  # of whose caller the rights count; the model's own where no request is served
+    parts = [bytes((what,)), U64.pack(parent if parent in channel.open_keys else 0), wire.string(model), wire.string(argument), U32.pack(len(files))]
     for name, content in files.items():
         segment = channel.need(len(content), False)
         channel.write_block(segment, content)

@@ -66,7 +66,9 @@ def _carry_out(index, what, *args):
     if what == "send":
         return c.send(*args)
     if what == "control":
-        return control.ask(c, *args)
+        key, *asked = args
+        request.looked_into.set(key)
+        return control.ask(c, *asked)
     fields, tensors, keys, decoupled = args
     asked = InferenceRequest(inputs=[_unpacked(t) for t in tensors], **fields)
     request.looked_into.set(next((k for k in keys if k in c.open_keys), 0))
@@ -157,6 +159,7 @@ class Gone:
 class Remote:
     """The channel of a process that was forked off: its parent's."""
     serving = True
+    executes = None
 
     def __init__(self, index, memory):
         self.index, self.memory = index, memory
@@ -186,7 +189,7 @@ class Remote:
         pass
 
     def control(self, what, model, argument, files):
-        return self.ask("control", what, model, argument, files)
+        return self.ask("control", request.looked_into.get(), what, model, argument, files)
 
     def call(self, asked, decoupled):
         """The responses to a call, all at once."""

@@ -6,7 +6,7 @@ import threading
 from . import batch, sender, wire
 from .errors import TritonModelException, describe, relative
 from .layout import ANSWERED, FINAL, IS_ASYNC, OPEN, RESCHEDULED, RESULT, U64
-from .request import RELEASE_RESCHEDULE
+from .request import RELEASE_RESCHEDULE, looked_into
 from .response import InferenceResponse
 
 LONGEST_TEXT = 16384  # characters
@@ -79,6 +79,7 @@ class Instance:
         channel.open_keys.update([r._key for r in requests])
         returned = failure = None
         channel.executes = self.thread
+        looked_into.set(requests[0]._key if len(requests) == 1 else 0)
         try:
             returned = self.execute(requests)
         except BaseException as e:  # SystemExit too

@@ -21,6 +21,9 @@ class Waiter:
     def deliver(self, frame):
         self.frames.append(frame)
 
+    def there(self):
+        return self.frames
+
 
 class Replies:
     """The ring of replies and who waits for what."""
@@ -120,7 +123,7 @@ class Replies:
         number = self.open(waiter)
         try:
             write(number)
-            self.wait(waiter, lambda: waiter.frames)
+            self.wait(waiter, waiter.there)
         finally:
             self.close(number)
         return waiter.frames[0]

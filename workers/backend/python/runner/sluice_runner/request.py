@@ -80,15 +80,17 @@ class InferenceRequest:
 
     def __init__(self, request_id="", correlation_id=0, inputs=None, requested_output_names=None, model_name=None, model_version=-1,
                  flags=0, timeout=0, preferred_memory=PreferredMemory(_DEFAULT_MEMORY), trace=InferenceTrace(), parameters=None):
-        self._id = text(request_id, "request_id")
+        self._id = request_id if type(request_id) is str else text(request_id, "request_id")
         if correlation_id is None:
             raise TypeError("correlation_id must be int or str, not NoneType")
-        inputs = _items(inputs, "inputs")
+        inputs = inputs[:] if type(inputs) is list else _items(inputs, "inputs")
         for tensor in inputs:
-            if tensor is not None:
+            if type(tensor) is not Tensor and tensor is not None:
                 instance(tensor, Tensor, "inputs")
-        names = [text(name, "requested_output_names") for name in _items(requested_output_names, "requested_output_names")]
-        self._model = text(model_name, "model_name")
+        names = [name if type(name) is str else text(name, "requested_output_names")
+                 for name in (requested_output_names if type(requested_output_names) is list else
+                              _items(requested_output_names, "requested_output_names"))]
+        self._model = model_name if type(model_name) is str else text(model_name, "model_name")
         self._version = number(model_version, "model_version", -1 << 63, (1 << 63) - 1)
         self._flags = number(flags, "flags", 0, (1 << 32) - 1)
         self._timeout = number(timeout, "timeout", 0, (1 << 64) - 1)
@@ -101,11 +103,9 @@ class InferenceRequest:
             self._correlation = number(correlation_id, "correlation_id", 0, (1 << 64) - 1)
         else:
             raise TritonModelException("Correlation ID must be integer or string")
-        where = f"request with id '{self._id}' and model name '{self._model}' should not be empty."
-        if None in inputs:
-            raise TritonModelException(f"Input tensor for {where}")
-        if "" in names:
-            raise TritonModelException(f"Requested output name for {where}")
+        if None in inputs or "" in names:
+            what = "Input tensor" if None in inputs else "Requested output name"
+            raise TritonModelException(f"{what} for request with id '{self._id}' and model name '{self._model}' should not be empty.")
         self._inputs, self._outputs = inputs, frozenset(names)
         self._key = self._rows = 0
         self._channel = self._sender = None
@@ -177,13 +177,23 @@ class InferenceRequest:
 
     def exec(self, decoupled=False):
         """Calls the model and waits: an InferenceResponse, of which has_error tells a failure, or with decoupled a ResponseIterator."""
-        from . import calls
-        return calls.call(self, instance(decoupled, bool, "decoupled"))
+        return _calls().call(self, instance(decoupled, bool, "decoupled"))
 
     def async_exec(self, decoupled=False):
         """As exec, an awaitable."""
+        return _calls().call_async(self, instance(decoupled, bool, "decoupled"))
+
+
+def _calls():
+    """The module calls, which needs this one to be imported."""
+    global _module
+    if _module is None:
         from . import calls
-        return calls.call_async(self, instance(decoupled, bool, "decoupled"))
+        _module = calls
+    return _module
+
+
+_module = None
 
 
 def _items(value, name):

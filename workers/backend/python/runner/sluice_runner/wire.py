@@ -7,6 +7,7 @@ INLINE = 8192          # a tensor of up to so many bytes lies in the frame itsel
 INLINE_IN_ALL = 65536  # of one frame
 HEAD = HEADER.size
 EMPTY = bytes(4)       # the empty string
+SHAPES = [struct.Struct(f"<{rank}q") for rank in range(256)]
 
 _heads = {}            # (name, dtype, shape) -> what stands before the tensor's segment
 _pack = U32.pack
@@ -47,11 +48,14 @@ class Reader:
 
     def tensor(self):
         """(name, dtype, shape, area, offset, length)"""
-        dtype, rank = self.frame[self.at], self.frame[self.at + 1]
-        shape = struct.unpack_from(f"<{rank}q", self.frame, self.at + 4)
-        self.at += 4 + 8 * rank
-        name = self.string()
-        return (name, dtype, shape) + self.take(SEGMENT)
+        frame, at = self.frame, self.at
+        dtype, rank = frame[at], frame[at + 1]
+        shape = SHAPES[rank].unpack_from(frame, at + 4)
+        at += 4 + 8 * rank
+        end = at + 4 + U32.unpack_from(frame, at)[0]
+        area, offset, length = SEGMENT.unpack_from(frame, end)
+        self.at = end + SEGMENT.size
+        return frame[at + 4:end].decode(), dtype, shape, area, offset, length
 
 
 def tensor_head(name, dtype, shape):
