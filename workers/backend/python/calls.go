@@ -373,6 +373,8 @@ func callError(c *backend.Call, err error) error {
 			"%sModel %s is using the decoupled. The current BLS request call doesn't support models "+
 				"using the decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for "+
 				"decoupled models.'", prefix, c.Model)
+	case infer.ReasonOf(err) == infer.ReasonMemory || infer.ReasonOf(err) == infer.ReasonTooLarge:
+		return fmt.Errorf("Failed to increase the shared memory pool size for key '%s': %w", c.Model, err)
 	case code == infer.InvalidArg && strings.Contains(text, "model '"+c.Model+"'"):
 		return fmt.Errorf("%s%w", prefix, err)
 	}

@@ -166,3 +166,26 @@ func TestCallOfEndedRequest(t *testing.T) {
 		t.Errorf("for the model itself: %v, %v", g, err)
 	}
 }
+
+// Failures of calls have the words that callers know of Triton, and keep their code and reason.
+func TestCallErrors(t *testing.T) {
+	for name, row := range map[string]struct {
+		err  error
+		want string
+	}{
+		"unknown": {infer.Errorf(infer.NotFound, "Request for unknown model: 'm' is not found"),
+			"Model m - Error when running inference: Failed for execute the inference request. Model 'm' is not ready."},
+		"not ready": {infer.Refusef(infer.Unavailable, infer.ReasonNotReady, "loading"),
+			"Model m - Error when running inference: Failed for execute the inference request. Model 'm' is not ready."},
+		"memory": {infer.Refusef(infer.Unavailable, infer.ReasonMemory, "no room for 5 bytes"),
+			"Failed to increase the shared memory pool size for key 'm': no room for 5 bytes"},
+		"too large": {infer.Refusef(infer.InvalidArg, infer.ReasonTooLarge, "a request of 5 bytes never fits"),
+			"Failed to increase the shared memory pool size for key 'm': a request of 5 bytes never fits"},
+		"its own": {infer.Errorf(infer.Internal, "no"), "no"},
+	} {
+		got := callError(&backend.Call{Model: "m"}, row.err)
+		if got.Error() != row.want || infer.CodeOf(got) != infer.CodeOf(row.err) || infer.ReasonOf(got) != infer.ReasonOf(row.err) {
+			t.Errorf("%s: got %q, %v, %q", name, got, infer.CodeOf(got), infer.ReasonOf(got))
+		}
+	}
+}
