@@ -38,7 +38,7 @@ func TestCalls(t *testing.T) {
 		{"POST", "/models", `{"url":"R/c/model"}`, nil, 400, "model_name"},
 		{"POST", "/models", `{"model_name":"a/b","url":"R/c/model"}`, nil, 400, "model_name 'a/b' can't stand in a path"},
 		{"POST", "/models", `{"model_name":"..","url":"R/c/model"}`, nil, 400, "model_name '..' can't stand in a path"},
-		{"POST", "/models", `{"model_name":"a\\u0000","url":"R/c/model"}`, nil, 400, "can't stand in a path"},
+		{"POST", "/models", `{"model_name":"a\u0000","url":"R/c/model"}`, nil, 400, "can't stand in a path"},
 		{"POST", "/models", `{"model_name":"with space%","url":"R/c/model"}`, nil, 200, ""},
 		{"DELETE", "/models/with%20space%25", "", nil, 200, ""},
 		{"POST", "/models", `{"model_name":"c"}`, nil, 400, "expected a path of the form R/<hash>/model[/<subdir>]"},

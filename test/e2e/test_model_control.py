@@ -105,7 +105,7 @@ def test_config_and_files(explicit):
         refused(lambda: infer(module, client, version="1"), "version 1 is not")
         client.load_model("new", config=json.dumps(dict(config, name="new")), files={"file:1/model.onnx": adder(40)})
         assert infer(module, client, "new") == 40
-        for path in ("../x", "/x", "1/../../x", "1", ""):
+        for path in ("../x", "//x", "1/../../x", "1", ""):
             refused(lambda: client.load_model("m", config=json.dumps(config), files={"file:1/model.onnx": adder(50), "file:" + path: b"x"}),
                     "failed to load 'm', failed to poll from model repository")
         refused(lambda: client.load_model("m", files={"file:1/model.onnx": adder(50)}), "'config' must be specified for model file override")

@@ -87,20 +87,23 @@ def test_more_than_fit(start, tmp_path):
 def test_killed(start, tmp_path):
     """A process that is killed under load takes no request with it, and the next one has all instances."""
     server = start([models(tmp_path, 4, 4)], [PYTHON])
-    wrong, over = [], threading.Event()
+    wrong, over, answers = [], threading.Event(), [0] * 4
 
-    def call():
+    def call(i):
         while not over.is_set():
             answer = infer(server, 1)
+            answers[i] += 1
             if answer[0] != 1:
                 wrong.append(answer)
 
-    callers = [threading.Thread(target=call) for _ in range(4)]
+    callers = [threading.Thread(target=call, args=(i,)) for i in range(4)]
     for c in callers:
         c.start()
     try:
         for _ in range(3):
             harness.wait_for(lambda: len(processes(server)) == 1 and server.ask("/v2/models/m/ready")[0] == 200, 60, "one process")
+            before = list(answers)  # a request that was in two processes that died is refused
+            harness.wait_for(lambda: all(a > b for a, b in zip(answers, before)), 60, "an answer for each caller")
             pid, = processes(server)
             os.kill(pid, signal.SIGKILL)
             harness.wait_for(lambda: pid not in processes(server), 60, "the end of the one that was killed")
