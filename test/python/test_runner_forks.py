@@ -69,6 +69,27 @@ def test_child_ends(start):
     assert peer.output["stdout"].decode().startswith("a process that the model has forked off can't answer the model's requests")
 
 
+def test_ended_at_birth(start):
+    """SIGTERM ends a child also when it comes before the child has replaced its parent's handler: a pool waits for that."""
+    peer = start(execute("""        import signal
+        parent, real = os.getpid(), signal.signal
+        def late(number, handler):
+            if os.getpid() != parent:
+                signal.signal = real
+                os.kill(os.getpid(), signal.SIGTERM)
+            return real(number, handler)
+        signal.signal = late
+        pid = os.fork()
+        if not pid:
+            os._exit(0)
+        signal.signal = real
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        return [out(0, [os.waitpid(pid, 0)[1], len(blocked)])]
+"""))
+    assert peer.answers(ONE)[0].outputs["OUT"].tolist() == [15, 0]
+    peer.finalize()
+
+
 def test_children_of_children(start):
     peer = start(execute("""        def ask():
             r = pb_utils.InferenceRequest(model_name="o", inputs=[], requested_output_names=[])

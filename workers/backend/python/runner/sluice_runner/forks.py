@@ -25,11 +25,25 @@ def watch():
     """Has processes that are forked off from now on call through this one."""
     global _parents_end, _childs_end
     _parents_end, _childs_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    os.register_at_fork(after_in_parent=_forked, after_in_child=_born)
+    os.register_at_fork(before=_hold_signals, after_in_parent=_forked, after_in_child=_born)
+
+
+_forking = threading.local()  # .mask: signals that the thread which forks had blocked
+
+
+def _hold_signals():
+    """Keeps back the signals that a child deals with in another way than its parent. One that comes before the child can would be
+    lost, and multiprocessing.Pool waits for ever for a child that it has sent SIGTERM."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+
+
+def _release_signals():
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
 
 
 def _forked():
     global _accepting
+    _release_signals()
     if _accepting is None and _parents_end is not None:  # a child's children go to their grandparent
         _accepting = threading.Thread(target=_accept, name="forked processes", daemon=True)
         _accepting.start()
@@ -125,6 +139,7 @@ def _born():
     global _parents_end, _accepting
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    _release_signals()
     if _parents_end is not None:
         _parents_end.close()
         _parents_end = _accepting = None
