@@ -180,7 +180,7 @@ func (r *run) call(id uint64, d *channel.Decoder) error {
 	gateway, err := r.mayCall(a)
 	if err != nil {
 		free()
-		return r.answerCall(new(channel.Encoder), id, nil, nil, err)
+		return r.refuseCall(id, err)
 	}
 	k := &call{room: make(chan struct{}, untaken)}
 	var ctx context.Context
@@ -191,7 +191,7 @@ func (r *run) call(id uint64, d *channel.Decoder) error {
 		if errors.Is(err, channel.ErrCorrupt) {
 			return err
 		}
-		return r.answerCall(new(channel.Encoder), id, nil, nil, err)
+		return r.refuseCall(id, err)
 	}
 	r.users.Go(func() {
 		defer k.cancel()
@@ -294,11 +294,7 @@ func (r *run) answerCall(e *channel.Encoder, id uint64, k *call, a *backend.Answ
 	e.Reset()
 	switch {
 	case failed != nil:
-		e.U8(partFinal | partAnswer)
-		e.U8(codeNumber(infer.CodeOf(failed)))
-		e.String(failed.Error())
-		e.String("")
-		e.U16(0)
+		encodeFailure(e, failed)
 		return r.reply(id, e.Body())
 	case a == nil:
 		e.U8(partFinal)
@@ -322,6 +318,22 @@ func (r *run) answerCall(e *channel.Encoder, id uint64, k *call, a *backend.Answ
 		}
 	}
 	return r.reply(id, e.Body())
+}
+
+// refuseCall answers a call that does not begin, on the goroutine that reads events.
+func (r *run) refuseCall(id uint64, why error) error {
+	var e channel.Encoder
+	encodeFailure(&e, why)
+	return r.replySoon(id, e.Body())
+}
+
+// encodeFailure appends the one answer of a call that failed.
+func encodeFailure(e *channel.Encoder, failed error) {
+	e.U8(partFinal | partAnswer)
+	e.U8(codeNumber(infer.CodeOf(failed)))
+	e.String(failed.Error())
+	e.String("")
+	e.U16(0)
 }
 
 // encodeOutputs appends the tensors of an answer. Those that don't fit into the frame lie in the

@@ -8,12 +8,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/workers/backend"
+	"github.com/sluice-serve/sluice/workers/backend/python/internal/channel"
 )
 
 // gateway is one that the test is. Model echo gives its input, stream gives it a hundred times, fails fails.
@@ -153,6 +155,97 @@ func TestCallsEndWithTheProcess(t *testing.T) {
 	if err := <-done; infer.ReasonOf(err) != infer.ReasonWorkerLost {
 		t.Errorf("the request: %v, want worker_lost", err)
 	}
+}
+
+// A process that asks without end and reads no reply meanwhile fills both rings: the worker reads on, and every reply
+// is there when the process reads.
+func TestBothRingsFull(t *testing.T) {
+	const asked = 20_000 // frames of either ring are more than four times as much as fits
+	var replies atomic.Int64
+	in, _ := faked(t, nil, func(f *fake, id uint64, _ []uint64) {
+		for n := range uint64(asked) {
+			f.write(t, f.events, channel.Control, n+1, func(e *channel.Encoder) {
+				e.U8(controlMetric)
+				e.U64(0)
+				e.String("a metric that nobody has")
+				e.String("{}")
+				e.U32(0)
+			})
+		}
+		ring := f.channel.Reader(channel.Replies)
+		for n := range uint64(asked) {
+			a, err := ring.Next()
+			if err != nil || a.Kind != channel.Reply || a.ID != n+1 || a.Body[0] != 0 {
+				t.Errorf("reply %d: %+v, %v", n+1, a, err)
+				break
+			}
+			replies.Add(1)
+		}
+		f.write(t, f.results, channel.Result, id, goodResult)
+	})
+	done := make(chan error, 1)
+	go func() {
+		a, _ := ask(in, 1)
+		done <- a.Err
+	}()
+	if err := ended(t, done); err != nil || replies.Load() != asked {
+		t.Errorf("%d replies, %v; want %d", replies.Load(), err, asked)
+	}
+}
+
+// A process that never reads its replies is ended, before they take much memory.
+func TestRepliesThatNobodyReads(t *testing.T) {
+	in, last := faked(t, nil, func(f *fake, _ uint64, _ []uint64) {
+		name := strings.Repeat("x", 100_000)
+		for n := uint64(1); !f.killed.Load(); n++ {
+			f.write(t, f.events, channel.Control, n, func(e *channel.Encoder) {
+				e.U8(controlMetric)
+				e.U64(0)
+				e.String(name)
+				e.String("{}")
+				e.U32(0)
+			})
+		}
+	})
+	f := last()
+	if a, _ := ask(in, 1); infer.ReasonOf(a.Err) != infer.ReasonWorkerLost ||
+		!strings.Contains(a.Err.Error(), "without reading them") || !f.killed.Load() {
+		t.Errorf("the request: %v", a.Err)
+	}
+}
+
+// More calls at a time than a process may have open, none of whose answers is read while they are made.
+func TestFloodOfCalls(t *testing.T) {
+	spec := specOf(t, "calls", nil)
+	spec.Gateway = &gateway{}
+	in := loaded(t, open(t), spec)
+	done := make(chan error, 1)
+	go func() {
+		a, _ := ask(in, 6)
+		if a.Err == nil {
+			if got := math.Float32frombits(binary.LittleEndian.Uint32(a.Responses[0].Outputs[0].Data)); got != 4000 {
+				a.Err = fmt.Errorf("%v calls have ended, want 4000", got)
+			}
+		}
+		done <- a.Err
+	}()
+	if err := ended(t, done); err != nil {
+		t.Error(err)
+	}
+}
+
+// ended gives what comes, and ends the test where nothing does.
+func ended(t *testing.T, done <-chan error) error {
+	t.Helper()
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		t.Fatalf("no answer after %v", within)
+	}
+	return nil
 }
 
 // A call for a request that has ended is not the model's own: it would be executed as somebody else.

@@ -45,18 +45,18 @@ func (r *run) control(id uint64, d *channel.Decoder) error {
 	switch {
 	case what == controlMetric:
 		v, err := r.model().metrics.value(series{name, argument})
-		return r.answerControl(id, &v, err)
+		return r.replySoon(id, controlAnswer(&v, err))
 	case what < controlLoad || what > controlMetric:
 		return fmt.Errorf("%w: model control %d", channel.ErrCorrupt, what)
 	}
 	gateway, err := r.gateway(parent)
 	if err != nil {
-		return r.answerControl(id, nil, err)
+		return r.replySoon(id, controlAnswer(nil, err))
 	}
 	if r.controls.Add(1) > mostControls {
 		r.controls.Add(-1)
-		return r.answerControl(id, nil, infer.Refusef(infer.Unavailable, infer.ReasonQueueFull,
-			"the process has %d calls of model control under way, the most that it may have", mostControls))
+		return r.replySoon(id, controlAnswer(nil, infer.Refusef(infer.Unavailable, infer.ReasonQueueFull,
+			"the process has %d calls of model control under way, the most that it may have", mostControls)))
 	}
 	passed = true
 	r.users.Go(func() {
@@ -78,7 +78,7 @@ func (r *run) control(id uint64, d *channel.Decoder) error {
 				}
 			}
 		}
-		if err := r.answerControl(id, value, err); err != nil && context.Cause(r.life) == nil {
+		if err := r.reply(id, controlAnswer(value, err)); err != nil && context.Cause(r.life) == nil {
 			r.log.Error("model control could not be answered", "error", err)
 		}
 	})
@@ -105,8 +105,8 @@ func (r *run) files(d *channel.Decoder) (files map[string][]byte, blocks []chann
 	return files, blocks, d.Err()
 }
 
-// answerControl answers CONTROL: by an error, or a number where one was asked for.
-func (r *run) answerControl(id uint64, value *float64, failed error) error {
+// controlAnswer is the reply to CONTROL: an error, or a number where one was asked for.
+func controlAnswer(value *float64, failed error) []byte {
 	var e channel.Encoder
 	switch {
 	case failed != nil:
@@ -119,7 +119,7 @@ func (r *run) answerControl(id uint64, value *float64, failed error) error {
 		e.U8(1)
 		e.String("")
 	}
-	return r.reply(id, e.Body())
+	return e.Body()
 }
 
 // line writes a line of the model's into the gateway's log.

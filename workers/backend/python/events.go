@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/workers/backend/python/internal/channel"
 )
 
@@ -49,7 +48,7 @@ func (r *run) waitSeen(events uint64) {
 	}
 }
 
-// handle deals with an event. It must not wait for the instance's goroutine. An error has the
+// handle deals with an event. It must not wait for the instance's goroutine, nor for room in ring 1. An error has the
 // process killed. The body is valid until it returns.
 func (r *run) handle(f channel.Frame) error {
 	d := channel.NewDecoder(f.Body, r.model().names)
@@ -180,8 +179,5 @@ func (r *run) need(id uint64, d *channel.Decoder) error {
 		e.U8(1)
 		e.Segment(s)
 	}
-	if err := r.reply(id, e.Body()); err != nil && infer.ReasonOf(err) != infer.ReasonMemory {
-		return channel.ErrClosed
-	}
-	return nil
+	return r.replySoon(id, e.Body())
 }

@@ -51,6 +51,7 @@ type run struct {
 	slots    slots
 	calls    calls
 	controls atomic.Int32 // calls of model control under way
+	delayed  delayed
 	// life ends with the process: it bounds what the process has asked the gateway for.
 	life context.Context
 	end  context.CancelFunc
@@ -306,7 +307,8 @@ func (r *run) write(w *channel.Writer, kind channel.Kind, id uint64, body []byte
 	return func() { r.channel.Exchange.Free(s) }, nil
 }
 
-// reply answers an event of the process. Any goroutine may call it; an error is that the process
+// reply answers an event of the process. Any goroutine may call it but the one that reads events (replySoon), since
+// it waits for room; an error is that the process
 // has ended, or that there is no memory for the answer.
 func (r *run) reply(id uint64, body []byte) error {
 	_, err := r.write(r.replies, channel.Reply, id, body, true)

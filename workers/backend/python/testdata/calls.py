@@ -1,3 +1,5 @@
+import asyncio
+
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -34,4 +36,11 @@ class TritonPythonModel:
             return np.array([[self.metric.value() * ready]], dtype=np.float32)
         if what == 5:  # waits for ever
             self.call("hangs", np.ones((1, 1), dtype=np.float32))
+        if what == 6:  # how many of many calls at a time have ended
+            return np.array([[asyncio.run(self.many())]], dtype=np.float32)
         return np.zeros((1, 1), dtype=np.float32)
+
+    async def many(self):
+        request = pb_utils.InferenceRequest(model_name="echo", requested_output_names=["OUT"],
+                                            inputs=[pb_utils.Tensor("IN", np.ones((1, 5000), dtype=np.float32))])
+        return len(await asyncio.gather(*[request.async_exec() for _ in range(4000)]))

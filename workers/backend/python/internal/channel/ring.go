@@ -66,15 +66,39 @@ func (w *Writer) Write(kind Kind, flags uint8, id uint64, body []byte) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	size := uint64(align(HeaderSize + len(body)))
-	at := w.at % ringSize
-	pad := uint64(0)
-	if rest := ringSize - at; rest < size {
-		pad = rest
-	}
+	pad, size := w.need(body)
 	if err := w.waitRoom(pad + size); err != nil {
 		return err
 	}
+	return w.put(kind, flags, id, body, pad, size)
+}
+
+// TryWrite is Write where that need not wait, for room or for another writer, and the body has at most MaxBody bytes;
+// else it does nothing and gives false.
+func (w *Writer) TryWrite(kind Kind, id uint64, body []byte) (done bool, err error) {
+	if len(body) > MaxBody || !w.mu.TryLock() {
+		return false, nil
+	}
+	defer w.mu.Unlock()
+	pad, size := w.need(body)
+	if !w.room(pad + size) {
+		return false, nil
+	}
+	return true, w.put(kind, 0, id, body, pad, size)
+}
+
+// need is what a frame with that body takes: padding before it, and itself. The caller holds mu.
+func (w *Writer) need(body []byte) (pad, size uint64) {
+	size = uint64(align(HeaderSize + len(body)))
+	if rest := ringSize - w.at%ringSize; rest < size {
+		pad = rest
+	}
+	return pad, size
+}
+
+// put writes a frame where there is room, and announces it. The caller holds mu.
+func (w *Writer) put(kind Kind, flags uint8, id uint64, body []byte, pad, size uint64) error {
+	at := w.at % ringSize
 	if pad > 0 {
 		binary.LittleEndian.PutUint64(w.mem[at:], pad)
 		at = 0
