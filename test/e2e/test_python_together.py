@@ -19,6 +19,7 @@ import triton_python_backend_utils as pb_utils
 LOADS = []
 LOADS.append(1)
 BOTH = threading.Barrier(2)
+GROWN = []
 
 class TritonPythonModel:
     made = 0
@@ -33,6 +34,10 @@ class TritonPythonModel:
             value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
             if value.flat[0] == 2:  # two instances meet
                 BOTH.wait(60)
+            if value.flat[0] == 3:  # the process gets too large, in all instances
+                GROWN.append(b"x" * (600 << 20))
+            if value.flat[0] == 4:
+                threading.Event().wait()
             out = np.array([[value.flat[0], os.getpid(), len(LOADS), self.made]], np.float64)
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", out)]))
         return responses
@@ -126,6 +131,88 @@ def test_max_requests(start, tmp_path):
 
     harness.wait_for(moved, 60, "the end of the first process")
     assert infer(server, 1)[0] == 1
+
+
+class Load:
+    """Callers who want an answer each time; .wrong are those that weren't one."""
+
+    def __init__(self, server, callers):
+        self.server, self.over, self.answers, self.wrong = server, threading.Event(), [0] * callers, []
+        self.threads = [threading.Thread(target=self.call, args=(i,)) for i in range(callers)]
+
+    def call(self, i):
+        while not self.over.is_set():
+            answer = infer(self.server, 1)
+            self.answers[i] += 1
+            if answer[0] != 1:
+                self.wrong.append(answer)
+
+    def more(self):
+        before = list(self.answers)
+        harness.wait_for(lambda: all(a > b for a, b in zip(self.answers, before)), 60, "an answer for each caller")
+
+    def __enter__(self):
+        for t in self.threads:
+            t.start()
+        self.more()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        for t in self.threads:
+            t.join()
+
+
+def whole(server, before):
+    """Waits until another process has all four instances, and the model is ready."""
+    harness.wait_for(lambda: len(processes(server)) == 1 and before not in processes(server), 60, "one process, another than before")
+    pid, = processes(server)
+    harness.wait_for(lambda: infer(server, 1)[1:] == [pid, 1, 4], 60, "four instances in it")
+    harness.wait_for(lambda: server.status("/v2/models/m/ready") == 200, 60, "ready")
+    assert both(server, 2) == [[2, pid, 1, 4]] * 2  # at least two of them execute at a time
+
+
+def test_too_large(start, tmp_path):
+    """The memory of a shared process is that of all its instances: they all move, nobody's request fails, the model stays ready."""
+    server = start([models(tmp_path, 4, 4, 'parameters { key: "MAX_RSS_MB" value: { string_value: "500" } }')], [PYTHON])
+    first, = processes(server)
+    unready = []
+    with Load(server, 3) as load:
+        assert infer(server, 3)[:2] == [3, first]
+
+        def moved():
+            if server.status("/v2/models/m/ready") != 200:
+                unready.append(1)
+            return first not in processes(server)
+
+        harness.wait_for(moved, 60, "the end of the first process")
+        load.more()
+    assert not load.wrong and not unready, (load.wrong[:3], unready)
+    whole(server, first)
+
+
+def test_hangs(start, tmp_path):
+    """One instance that hangs has the process replaced, for all: its own request fails with the cause, and those of others are
+    answered in the next one."""
+    server = start([models(tmp_path, 4, 4, 'parameters { key: "EXECUTE_TIMEOUT_MS" value: { string_value: "3000" } }'
+                                           'parameters { key: "RETRY" value: { string_value: "no" } }')], [PYTHON])
+    first, = processes(server)
+    status, text = infer(server, 4)
+    assert status == 503 and b"execute took longer than 3s" in text, (status, text)
+    harness.wait_for(lambda: first not in processes(server), 60, "the end of the process that hung")
+    whole(server, first)
+
+
+def test_hangs_under_load(start, tmp_path):
+    """The same while others are called: what they have had in the process that is killed is executed once more."""
+    server = start([models(tmp_path, 4, 4, 'parameters { key: "EXECUTE_TIMEOUT_MS" value: { string_value: "3000" } }')], [PYTHON])
+    first, = processes(server)
+    with Load(server, 2) as load:
+        status, text = infer(server, 4)  # it hangs in two processes
+        assert status == 503 and b"execute took longer than 3s" in text, (status, text)
+        load.more()
+    assert not load.wrong, load.wrong[:3]
+    whole(server, first)
 
 
 def test_another_count(start, tmp_path):
