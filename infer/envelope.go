@@ -108,6 +108,7 @@ type Envelope struct {
 	// and the call is not sampled. Of a call that is not sampled Span.Span is the
 	// caller's. Where only the body names the model it may be known with the request.
 	Span  SpanContext
+	State string       // tracestate that came with the caller's trace, not parsed; "": none
 	Trace *TraceFamily // of a call whose spans are exported; nil: none are
 
 	Principal *Principal // who calls; nil: nobody asked

@@ -58,6 +58,17 @@ func (r *Request) SpanContext() SpanContext {
 	return SpanContext{}
 }
 
+// TraceState is the tracestate that came with the trace of SpanContext; "": none.
+func (r *Request) TraceState() string {
+	switch {
+	case r.Envelope != nil:
+		return r.Envelope.State
+	case r.Trace != nil && r.Trace.family.Call != nil:
+		return r.Trace.family.Call.State
+	}
+	return ""
+}
+
 // TraceCall is what spans tell of a sampled call besides its requests. The pipeline
 // sets it: the first part when the call opens, the second when it has ended.
 type TraceCall struct {

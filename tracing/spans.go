@@ -34,6 +34,9 @@ func (t *Tracer) Open(env *infer.Envelope) {
 		from, _ = parent(env.Header(headerParent))
 	}
 	env.Span = from
+	if from.Trace != (infer.TraceID{}) {
+		env.State = carried(env.Header(headerState), maxState)
+	}
 	v := t.view.Load()
 	e := v.of(env.Model)
 	switch {
@@ -99,13 +102,9 @@ func (t *Tracer) begin(env *infer.Envelope, e *epoch, from infer.SpanContext) {
 	if call.Span.Trace == (infer.TraceID{}) {
 		call.Span.Trace = infer.NewTraceID()
 	}
-	if env.Header != nil {
-		if from.Span != (infer.SpanID{}) {
-			call.State = carried(env.Header(headerState), maxState)
-		}
-		if len(t.flags.Export.Baggage) > 0 {
-			call.Baggage = carried(env.Header(headerBaggage), maxBaggage)
-		}
+	call.State = env.State
+	if env.Header != nil && len(t.flags.Export.Baggage) > 0 {
+		call.Baggage = carried(env.Header(headerBaggage), maxBaggage)
 	}
 	f.Level, f.IDs, f.Sink = infer.TraceTimestamps, &t.ids, t.sink // tensors are none of a span's
 	f.Open(call)

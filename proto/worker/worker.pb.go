@@ -1627,7 +1627,8 @@ type LoadResponse struct {
 	MemoryKinds []MemoryKind `protobuf:"varint,3,rep,packed,name=memory_kinds,json=memoryKinds,proto3,enum=sluice.worker.v2.MemoryKind" json:"memory_kinds,omitempty"`
 	// Its requests come with what else is known of them, as the last of their parameters:
 	// "sluice.timeout_us" (int64, the timeout as the client gave it), "sluice.traceparent" (string,
-	// as W3C Trace Context has it, of a request that is traced).
+	// as W3C Trace Context has it, of a request that is traced), "sluice.tracestate" (string, the client's,
+	// unchanged, beside that).
 	RequestContext bool `protobuf:"varint,4,opt,name=request_context,json=requestContext,proto3" json:"request_context,omitempty"`
 	Readiness      bool `protobuf:"varint,5,opt,name=readiness,proto3" json:"readiness,omitempty"` // its instances say themselves whether they are ready: Ready asks them
 	unknownFields  protoimpl.UnknownFields

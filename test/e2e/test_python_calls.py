@@ -332,8 +332,9 @@ def test_trace(start, tmp_path, jaeger):  # noqa: F811
         "mode=opentelemetry", "rate=0", f"opentelemetry,url=http://{jaeger.http}/v1/traces", "opentelemetry,bsp_schedule_delay=50"))])
     trace, above = secrets.token_hex(16), secrets.token_hex(8)
     code = "result = [request.trace().get_context(), json.loads(add(1, ['SAID'], trace=request.trace())['SAID'][2][0][2:])[5]]"
-    status, got = run(server, code, headers={"traceparent": f"00-{trace}-{above}-01"})
+    status, got = run(server, code, headers={"traceparent": f"00-{trace}-{above}-01", "tracestate": 'a=b,c="d'})
     assert status == 200
+    assert [json.loads(g)["tracestate"] for g in got] == ['a=b,c="d'] * 2
     own, called = (json.loads(g)["traceparent"].split("-") for g in got)
     assert own[1] == called[1] == trace
     t = jaeger.trace(trace, "InferRequest", "add", more=lambda t: len([s for s in t.spans if s.name == "batch"]) == 2

@@ -11,12 +11,14 @@ import (
 const (
 	TimeoutParam     = "sluice.timeout_us"
 	TraceparentParam = "sluice.traceparent"
+	TracestateParam  = "sluice.tracestate"
 )
 
 // Context is what is known of a request beside what its client sends to the model.
 type Context struct {
 	Timeout     time.Duration // as the client gave it; 0: none
 	Traceparent string        // as W3C Trace Context has it; "": it is not traced
+	Tracestate  string        // that of the client, unchanged; "": none
 }
 
 // ContextOf takes the context from the end of a request's parameters.
@@ -27,6 +29,8 @@ func ContextOf(params infer.Params) (c Context, rest infer.Params) {
 			c.Timeout = time.Duration(p.Value.Int) * time.Microsecond
 		case p.Name == TraceparentParam && p.Value.Kind == infer.KindString:
 			c.Traceparent = p.Value.Str
+		case p.Name == TracestateParam && p.Value.Kind == infer.KindString:
+			c.Tracestate = p.Value.Str
 		default:
 			return c, params[:n+1]
 		}

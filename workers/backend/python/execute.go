@@ -1,6 +1,7 @@
 package python
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/sluice-serve/sluice/infer"
@@ -191,7 +192,7 @@ func (in *instance) encode(x *batch, b backend.Batch) error {
 		e.U32(0)
 		e.String(q.ID())
 		e.String(id.Str)
-		e.String(traceJSON(known.Traceparent))
+		e.String(traceJSON(known))
 		e.String(paramsJSON(params))
 		for _, name := range m.outputNames {
 			if q.Wants(name) {
@@ -235,9 +236,16 @@ func (in *instance) encodeInput(x *batch, t *infer.Tensor) error {
 }
 
 // traceJSON is a trace context as models see it; "" for none.
-func traceJSON(traceparent string) string {
-	if traceparent == "" {
+func traceJSON(known backend.Context) string {
+	switch {
+	case known.Traceparent == "":
+		return ""
+	case known.Tracestate == "":
+		return `{"traceparent":"` + known.Traceparent + `"}`
+	}
+	state, err := json.Marshal(known.Tracestate)
+	if err != nil { // no string gives one
 		return ""
 	}
-	return `{"traceparent":"` + traceparent + `"}`
+	return `{"traceparent":"` + known.Traceparent + `","tracestate":` + string(state) + `}`
 }
