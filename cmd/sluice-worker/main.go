@@ -42,6 +42,7 @@ type options struct {
 	inherited   bool
 	device      string
 	onnxruntime string
+	engines     string
 	probe       string
 	verbose     bool
 	version     bool
@@ -65,6 +66,8 @@ func parse(args []string) (options, error) {
 		"most memory of the GPU for tensors that instances are handed or leave for each other; 0: none")
 	f.StringVar(&o.onnxruntime, "onnxruntime", os.Getenv("SLUICE_ONNXRUNTIME"),
 		"shared library of ONNX Runtime (environment: SLUICE_ONNXRUNTIME; default: lib/libonnxruntime.so.* beside this program)")
+	f.StringVar(&o.engines, "engines-directory", os.Getenv("SLUICE_ENGINES"),
+		"folder of the other engines, one folder in it for each (environment: SLUICE_ENGINES; default: engines/ beside this program)")
 	f.StringVar(&o.probe, "probe", "", "say by the exit status whether a worker listens at this address, and do nothing else")
 	f.BoolVar(&o.verbose, "log-verbose", false, "log what is of interest for debugging only")
 	f.BoolVar(&o.version, "version", false, "print the version")
@@ -73,6 +76,9 @@ func parse(args []string) (options, error) {
 	}
 	if o.onnxruntime == "" {
 		o.onnxruntime = libraryBeside()
+	}
+	if o.engines == "" {
+		o.engines = beside("engines")
 	}
 	var err error
 	if v := os.Getenv(openTimeout); v != "" && o.config.OpenTimeout == 0 {
@@ -98,15 +104,20 @@ func parse(args []string) (options, error) {
 
 // libraryBeside is the newest ONNX Runtime in lib/ beside this program; "" for none.
 func libraryBeside() string {
-	self, err := os.Executable()
-	if err != nil {
-		return ""
-	}
-	found, err := filepath.Glob(filepath.Join(filepath.Dir(self), "lib", "libonnxruntime.so.*"))
+	found, err := filepath.Glob(filepath.Join(beside("lib"), "libonnxruntime.so.*"))
 	if err != nil || len(found) == 0 {
 		return ""
 	}
 	return slices.Max(found)
+}
+
+// beside is the path of what has a name beside this program.
+func beside(name string) string {
+	self, err := os.Executable()
+	if err != nil {
+		return name
+	}
+	return filepath.Join(filepath.Dir(self), name)
 }
 
 func main() {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -378,6 +379,12 @@ func (s *Serve) workers() []flag {
 		{name: "onnxruntime", arg: "string", help: "Path of ONNX Runtime's shared library; the worker finds it if not given.", set: func(v string) error {
 			w.Env = append(w.Env, "SLUICE_ONNXRUNTIME="+v)
 			return nil
+		}},
+		{name: "engines-directory", arg: "string", help: "Folder of the engines of other backends, one folder in it for each; engines/ beside " +
+			"sluice-worker if not given (docs/engines.md).", set: func(v string) error {
+			path, err := filepath.Abs(v)
+			w.Env = append(w.Env, "SLUICE_ENGINES="+path)
+			return err
 		}},
 		{name: "request-arena-byte-size", arg: "integer", def: strconv.FormatInt(w.RequestArena, 10),
 			help: "Bytes of shared memory for inputs of requests.", set: intInto(&w.RequestArena, 1, 1<<46)},
