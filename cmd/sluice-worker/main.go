@@ -24,6 +24,8 @@ import (
 	"github.com/sluice-serve/sluice/gateway/logging"
 	"github.com/sluice-serve/sluice/workers"
 	"github.com/sluice-serve/sluice/workers/backend"
+	"github.com/sluice-serve/sluice/workers/backend/fil"
+	"github.com/sluice-serve/sluice/workers/backend/fil/forest"
 	"github.com/sluice-serve/sluice/workers/backend/identity"
 	"github.com/sluice-serve/sluice/workers/backend/onnxruntime"
 	"github.com/sluice-serve/sluice/workers/backend/python"
@@ -121,6 +123,9 @@ func beside(name string) string {
 }
 
 func main() {
+	if status, is := forest.Child(); is {
+		os.Exit(status)
+	}
 	if err := timerslack.Narrow(); err != nil {
 		fmt.Fprintln(os.Stderr, "sluice-worker: timers are late:", err)
 	}
@@ -187,6 +192,7 @@ func run(o options) error {
 		log.Warn("the timers stay exact, which costs CPU", "error", err)
 	}
 	deps := workers.Deps{Log: log, Exit: os.Exit, Instances: processors(log), Backends: map[string]backend.Factory{
+		"fil":         fil.New(o.engines),
 		"identity":    identity.New,
 		"onnxruntime": onnxruntime.New(o.onnxruntime),
 		"python":      python.New,

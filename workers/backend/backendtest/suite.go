@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/proto/modelconfig"
 	"github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/backend"
 )
@@ -124,8 +125,34 @@ func testDescribe(t *testing.T, s Subject) {
 			}
 			continue
 		}
+		if len(d.Inputs) == 0 && len(d.Outputs) == 0 && d.Patch != nil { // it says only what the config leaves out
+			checkPatch(t, m.Spec.Name, d.Patch, m)
+			continue
+		}
 		checkDescribed(t, m.Spec.Name+": described inputs", d.Inputs, m.Inputs)
 		checkDescribed(t, m.Spec.Name+": described outputs", d.Outputs, m.Want)
+	}
+}
+
+// checkPatch wants each tensor of a patch to be one of the model's, and its type, where it says one, to be that.
+func checkPatch(t *testing.T, what string, p *worker.ConfigPatch, m Model) {
+	t.Helper()
+	for _, in := range p.GetInput() {
+		checkPatched(t, what, in, m.Inputs)
+	}
+	for _, out := range p.GetOutput() {
+		checkPatched(t, what, out, m.Want)
+	}
+}
+
+func checkPatched(t *testing.T, what string, got interface {
+	GetName() string
+	GetDataType() modelconfig.DataType
+}, want []infer.Tensor) {
+	t.Helper()
+	i := slices.IndexFunc(want, func(w infer.Tensor) bool { return w.Name == got.GetName() })
+	if d := got.GetDataType(); i < 0 || d != modelconfig.DataType_TYPE_INVALID && d != modelconfig.DataType(want[i].Datatype) {
+		t.Errorf("%s: the patch has %v, want one of %v", what, got, want)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-serve/sluice/proto/worker"
+	"github.com/sluice-serve/sluice/workers/backend"
+	"github.com/sluice-serve/sluice/workers/backend/fil"
 	"github.com/sluice-serve/sluice/workers/backend/onnxruntime"
 )
 
@@ -48,16 +50,20 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// What a worker's own backend says of itself is what is known of it where no worker is there.
+// What a worker's own backends say of themselves is what is known of them where no worker is there.
 func TestSameWord(t *testing.T) {
-	b, err := onnxruntime.New("")(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	said := b.Info().Message("onnxruntime")
-	said.Unavailable = "" // there is no library at ""
-	if known := rows(t)["onnxruntime"]; !proto.Equal(said, known) {
-		t.Errorf("the worker says\n%v\nthe table\n%v", said, known)
+	for name, factory := range map[string]backend.Factory{"onnxruntime": onnxruntime.New(""), "fil": fil.New("")} {
+		b, err := factory(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := b.Info().Message(name)
+		said.Unavailable = "" // there is no library at ""
+		if known := rows(t)[name]; !proto.Equal(said, known) {
+			t.Errorf("%s says\n%v\nbut the table has\n%v", name, said, known)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -4,13 +4,16 @@ package forest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,6 +39,8 @@ type Source struct {
 	Format  Format
 	Path    string
 	Unknown bool // fields of XGBoost's JSON and UBJSON that treelite does not know are skipped
+
+	most time.Duration // of CPU, in place of readTime; of tests
 }
 
 // read has a process write the forest to a file.
@@ -52,8 +57,9 @@ func (s Source) read(ctx context.Context, to *os.File) error {
 	if s.Unknown {
 		config = `{"allow_unknown_field": true}`
 	}
+	most := cmp.Or(s.most, readTime)
 	cmd := exec.CommandContext(ctx, self, command, s.Library, strconv.Itoa(int(s.Format)), s.Path, config,
-		strconv.FormatInt(int64(readTime/time.Second)+info.Size()>>20, 10), strconv.FormatInt(readMemory+readFactor*info.Size(), 10))
+		strconv.FormatInt(int64(most/time.Second)+info.Size()>>20, 10), strconv.FormatInt(readMemory+readFactor*info.Size(), 10))
 	cmd.ExtraFiles = []*os.File{to}
 	said, complained := &tail{}, &tail{}
 	cmd.Stdout, cmd.Stderr = said, complained
@@ -63,6 +69,8 @@ func (s Source) read(ctx context.Context, to *os.File) error {
 	runtime.UnlockOSThread()
 	var ended *exec.ExitError
 	switch {
+	case err == nil && s.Format == LightGBM:
+		return ends(s.Path)
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
@@ -70,12 +78,61 @@ func (s Source) read(ctx context.Context, to *os.File) error {
 	case !errors.As(err, &ended):
 		return fmt.Errorf("starting what reads it: %w", err)
 	case said.Len() > 0:
-		return errors.New(said.String())
+		return errors.New(plain(said.String()))
 	}
 	if w, ok := ended.Sys().(syscall.WaitStatus); ok && w.Signal() == syscall.SIGKILL {
 		return errors.New("it is damaged, or needs more CPU time or memory than a file of its size may: what read it was killed")
 	}
-	return fmt.Errorf("it is damaged: treelite died of it (%v: %s)", err, lastLine(complained.String()))
+	return fmt.Errorf("it is damaged: treelite died of it (%v: %s)", err, firstLine(complained.String()))
+}
+
+// place is what treelite puts before a text: a time, a source file and a line of it.
+var place = regexp.MustCompile(`(?m)^\[[0-9:]+\] \S+:[0-9]+: `)
+
+// plain is a text of treelite's for somebody who does not know its sources.
+func plain(s string) string {
+	if s = strings.TrimSpace(place.ReplaceAllString(s, "")); s == "std::bad_alloc" {
+		return "it asks for more memory than a file of its size may"
+	}
+	lines := slices.DeleteFunc(strings.Split(s, "\n"), func(l string) bool { return strings.Trim(l, "~ ") == "" })
+	return strings.Join(lines, "; ")
+}
+
+// The line behind the last tree of a model of LightGBM, and a line that is before the first of those that have it.
+const (
+	lastLine  = "\nend of trees"
+	sizesLine = "\ntree_sizes="
+)
+
+// ends refuses a model of LightGBM that ends among its trees. treelite takes what there is.
+func ends(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	const keep = len(lastLine)
+	b := make([]byte, 0, 1<<20)
+	sizes := false
+	for {
+		n, err := f.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		sizes = sizes || bytes.Contains(b, []byte(sizesLine))
+		if bytes.Contains(b, []byte(lastLine)) {
+			return nil
+		}
+		switch {
+		case err == io.EOF && sizes:
+			return errors.New("it ends too early: the line \"end of trees\" is missing")
+		case err == io.EOF: // a version of LightGBM that wrote neither
+			return nil
+		case err != nil:
+			return err
+		}
+		if len(b) > keep {
+			b = b[:copy(b, b[len(b)-keep:])]
+		}
+	}
 }
 
 // tail keeps the first bytes of what is written to it.
@@ -87,7 +144,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func lastLine(s string) string {
+func firstLine(s string) string {
 	first, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
 	return first
 }
