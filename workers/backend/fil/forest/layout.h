@@ -28,10 +28,10 @@ typedef SL_NODE(double) sl_node64;
 #define SL_MOST_OUTPUTS (1 << 20)           // targets x classes
 #define SL_MOST_ITEMS (UINT64_C(1) << 31)   // trees, nodes of all, values of leaves, categories
 
-// sl_lay gives the places of a block's arrays and returns its size in bytes; 0: its head is out of bounds.
-size_t sl_lay(void *block, const sl_head *head, sl_forest *f);
+// sl_forest_lay gives the places of a block's arrays and returns its size in bytes; 0: its head is out of bounds.
+size_t sl_forest_lay(void *block, const sl_head *head, sl_forest *f);
 
-// sl_fail writes a text and returns -1.
-int sl_fail(char *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// sl_forest_fail writes a text and returns -1.
+int sl_forest_fail(char *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

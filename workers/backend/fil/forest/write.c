@@ -34,7 +34,7 @@ static struct {
 
 static int open_library(const char *path, char *text) {
   void *h = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (h == NULL) return sl_fail(text, "%s", dlerror());
+  if (h == NULL) return sl_forest_fail(text, "%s", dlerror());
   const struct {
     const char *name;
     void **at;
@@ -52,7 +52,7 @@ static int open_library(const char *path, char *text) {
   for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
     *wanted[i].at = dlsym(h, wanted[i].name);
     if (*wanted[i].at == NULL)
-      return sl_fail(text, "it has no symbol %s: treelite 4 from 4.4 on is needed", wanted[i].name);
+      return sl_forest_fail(text, "it has no symbol %s: treelite 4 from 4.4 on is needed", wanted[i].name);
   }
   return 0;
 }
@@ -70,9 +70,9 @@ typedef struct reading {
 // header gives a field of so many items of so many bytes; count 0: any number.
 static int header(reading *r, const char *name, size_t item, size_t count, frame *to) {
   memset(to, 0, sizeof *to);
-  if (lib.header_field(r->model, name, to) != 0) return sl_fail(r->text, "%s", lib.last_error());
+  if (lib.header_field(r->model, name, to) != 0) return sl_forest_fail(r->text, "%s", lib.last_error());
   if (to->item != item || (count != 0 && to->count != count) || (to->count != 0 && to->data == NULL))
-    return sl_fail(r->text, "its field '%s' has %zu items of %zu bytes, want %zu of %zu", name, to->count, to->item, count, item);
+    return sl_forest_fail(r->text, "its field '%s' has %zu items of %zu bytes, want %zu of %zu", name, to->count, to->item, count, item);
   return 0;
 }
 
@@ -114,7 +114,7 @@ static int read_post(reading *r) {
       r->head.post = known[i].post;
       return 0;
     }
-  return sl_fail(r->text, "its postprocessor '%.*s' is not known", name.count < 64 ? (int)name.count : 64, (char *)name.data);
+  return sl_forest_fail(r->text, "its postprocessor '%.*s' is not known", name.count < 64 ? (int)name.count : 64, (char *)name.data);
 }
 
 // read_head reads all of the head but how much the trees have.
@@ -124,7 +124,7 @@ static int read_head(reading *r) {
   int32_t type;
   h->magic = SL_MAGIC;
   if (scalar(r, "num_feature", 4, &h->features) != 0 || scalar(r, "num_target", 4, &h->targets) != 0) return -1;
-  if (h->targets < 1 || h->targets > SL_MOST_OUTPUTS) return sl_fail(r->text, "it has %d targets", h->targets);
+  if (h->targets < 1 || h->targets > SL_MOST_OUTPUTS) return sl_forest_fail(r->text, "it has %d targets", h->targets);
   if (header(r, "num_class", 4, (size_t)h->targets, &classes) != 0) return -1;
   for (int32_t t = 0; t < h->targets; t++) {
     int32_t n = ((const int32_t *)classes.data)[t];
@@ -133,7 +133,7 @@ static int read_head(reading *r) {
   if (flag(r, "task_type", &h->task) != 0 || flag(r, "average_tree_output", &h->average) != 0 ||
       flag(r, "threshold_type", &type) != 0 || scalar(r, "num_tree", 8, &h->trees) != 0)
     return -1;
-  if (type != 2 && type != 3) return sl_fail(r->text, "its thresholds are of type %d, want 2 (float) or 3 (double)", type);
+  if (type != 2 && type != 3) return sl_forest_fail(r->text, "its thresholds are of type %d, want 2 (float) or 3 (double)", type);
   h->wide = type == 3;
   return read_post(r);
 }
@@ -158,9 +158,9 @@ typedef struct columns {
 
 static int column(reading *r, uint64_t tree, const char *name, size_t item, size_t count, frame *to) {
   memset(to, 0, sizeof *to);
-  if (lib.tree_field(r->model, tree, name, to) != 0) return sl_fail(r->text, "%s", lib.last_error());
+  if (lib.tree_field(r->model, tree, name, to) != 0) return sl_forest_fail(r->text, "%s", lib.last_error());
   if (to->item != item || (count != 0 && to->count != count) || (to->count != 0 && to->data == NULL))
-    return sl_fail(r->text, "its tree %llu has %zu items of %zu bytes in '%s', want %zu of %zu", (unsigned long long)tree,
+    return sl_forest_fail(r->text, "its tree %llu has %zu items of %zu bytes in '%s', want %zu of %zu", (unsigned long long)tree,
                    to->count, to->item, name, count, item);
   return 0;
 }
@@ -169,7 +169,7 @@ static int read_columns(reading *r, uint64_t tree, columns *c) {
   frame nodes;
   if (column(r, tree, "num_nodes", 4, 1, &nodes) != 0) return -1;
   memcpy(&c->nodes, nodes.data, 4);
-  if (c->nodes < 1) return sl_fail(r->text, "its tree %llu has %d nodes", (unsigned long long)tree, c->nodes);
+  if (c->nodes < 1) return sl_forest_fail(r->text, "its tree %llu has %d nodes", (unsigned long long)tree, c->nodes);
   const size_t n = (size_t)c->nodes, real = r->head.wide ? 8 : 4;
   const struct {
     const char *name;
@@ -203,7 +203,7 @@ static uint8_t byte_at(const frame *f, int32_t i) { return ((const uint8_t *)f->
 static int span(reading *r, uint64_t tree, const frame *list, const frame *begins, const frame *ends, int32_t i, uint64_t *length) {
   const uint64_t begin = long_at(begins, i), end = long_at(ends, i);
   if (begin > end || end > list->count)
-    return sl_fail(r->text, "its tree %llu has a list from %llu to %llu among %zu items", (unsigned long long)tree,
+    return sl_forest_fail(r->text, "its tree %llu has a list from %llu to %llu among %zu items", (unsigned long long)tree,
                    (unsigned long long)begin, (unsigned long long)end, list->count);
   *length = end - begin;
   return 0;
@@ -224,7 +224,7 @@ static int count(reading *r) {
       h->vectors += vectors;
       h->categories += categories;
       if (h->nodes > SL_MOST_ITEMS || h->vectors > SL_MOST_ITEMS || h->categories > SL_MOST_ITEMS)
-        return sl_fail(r->text, "it has more than %llu nodes", (unsigned long long)SL_MOST_ITEMS);
+        return sl_forest_fail(r->text, "it has more than %llu nodes", (unsigned long long)SL_MOST_ITEMS);
     }
   }
   return 0;
@@ -310,7 +310,7 @@ static int write_all(int fd, const char *data, size_t n, char *text) {
   while (n > 0) {
     ssize_t written = write(fd, data, n);
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return sl_fail(text, "writing it: %s", strerror(errno));
+    if (written < 0) return sl_forest_fail(text, "writing it: %s", strerror(errno));
     data += written;
     n -= (size_t)written;
   }
@@ -335,31 +335,31 @@ static int whole(const char *file, void *model, char *text) {
   int32_t major;
   struct stat info;
   FILE *f = fopen(file, "rb");
-  if (f == NULL) return sl_fail(text, "%s", strerror(errno));
+  if (f == NULL) return sl_forest_fail(text, "%s", strerror(errno));
   const size_t got = fread(&major, sizeof major, 1, f);
   const int failed = got != 1 || fstat(fileno(f), &info) != 0;
   fclose(f);
-  if (failed) return sl_fail(text, "it ends in its header");
+  if (failed) return sl_forest_fail(text, "it ends in its header");
   if (major < 4) return 0;
-  if (lib.serialize(model, &bytes, &size) != 0) return sl_fail(text, "%s", lib.last_error());
-  if ((size_t)info.st_size < size) return sl_fail(text, "it ends too early: it has %zu bytes of %zu", (size_t)info.st_size, size);
+  if (lib.serialize(model, &bytes, &size) != 0) return sl_forest_fail(text, "%s", lib.last_error());
+  if ((size_t)info.st_size < size) return sl_forest_fail(text, "it ends too early: it has %zu bytes of %zu", (size_t)info.st_size, size);
   return 0;
 }
 
 int sl_forest_write(const char *library, int format, const char *file, const char *config, int fd, char *text) {
   reading r = {.text = text};  // the process ends afterwards, and with it what was read
   if (open_library(library, text) != 0) return -1;
-  if (load(format, file, config, &r.model) != 0) return sl_fail(text, "%s", lib.last_error());
+  if (load(format, file, config, &r.model) != 0) return sl_forest_fail(text, "%s", lib.last_error());
   if (format == SL_CHECKPOINT && whole(file, r.model, text) != 0) return -1;
   if (read_head(&r) != 0 || count(&r) != 0) return -1;
-  const size_t size = sl_lay(NULL, &r.head, &r.f);
+  const size_t size = sl_forest_lay(NULL, &r.head, &r.f);
   if (size == 0)
-    return sl_fail(text, "it has %d features, %d targets, %d classes and %llu trees", r.head.features, r.head.targets, r.head.classes,
+    return sl_forest_fail(text, "it has %d features, %d targets, %d classes and %llu trees", r.head.features, r.head.targets, r.head.classes,
                    (unsigned long long)r.head.trees);
   r.block = aligned_alloc(64, size);
-  if (r.block == NULL) return sl_fail(text, "there is no memory for it");
+  if (r.block == NULL) return sl_forest_fail(text, "there is no memory for it");
   memset(r.block, 0, size);
-  sl_lay(r.block, &r.head, &r.f);
+  sl_forest_lay(r.block, &r.head, &r.f);
   r.f.head = &r.head;
   if (lay_forest(&r) != 0) return -1;
   return write_all(fd, r.block, size, text);
