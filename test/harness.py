@@ -13,6 +13,8 @@ import urllib.error
 import urllib.request
 import warnings
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BINARY = pathlib.Path(os.environ.get("SLUICE_BINARY") or ROOT / "bin" / "sluice")
 DEMO = ROOT / "models"
@@ -84,6 +86,13 @@ def missing():
         if not path.exists():
             return f"{path.relative_to(ROOT)} is not there: make build models"
     return ""
+
+
+def engine(name):
+    """Skips what needs an engine that is not there: make engine-NAME brings it, and make test all that CI has."""
+    folder = pathlib.Path(os.environ.get("SLUICE_ENGINES") or ROOT / ".cache" / "engines") / name
+    if not folder.is_dir():
+        pytest.skip(f"no engine {name}: make engine-{name}")
 
 
 def alive(pid):
