@@ -53,21 +53,32 @@ func Check(ctx context.Context, cfg Config, out io.Writer) (err error) {
 }
 
 func checkWithWorkers(ctx context.Context, cfg *Config, conf repository.Config) (report *check.Report, err error) {
-	wc, err := workersConfig(cfg)
+	err = withWorkers(ctx, cfg, func(w *client.Workers) {
+		report = checked(cfg).Check(ctx, conf, repositoryWorkers{w})
+	})
 	if err != nil {
 		return nil, err
+	}
+	return report, nil
+}
+
+// withWorkers starts the workers, to be asked, and ends them.
+func withWorkers(ctx context.Context, cfg *Config, ask func(*client.Workers)) error {
+	wc, err := workersConfig(cfg)
+	if err != nil {
+		return err
 	}
 	w, err := client.Start(ctx, wc, client.Deps{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	report = checked(cfg).Check(ctx, conf, repositoryWorkers{w})
+	ask(w)
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), unloadTime)
 	defer cancel()
 	if err := w.Close(end); err != nil && !errors.Is(err, context.Canceled) {
-		return nil, fmt.Errorf("ending the workers: %w", err)
+		return fmt.Errorf("ending the workers: %w", err)
 	}
-	return report, nil
+	return nil
 }
 
 // checked is what a check is told of the flags.

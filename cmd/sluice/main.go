@@ -34,6 +34,7 @@ const usage = `sluice serves machine-learning models over the v2 inference proto
 Usage:
   sluice serve --model-repository=DIR [flags]   serve (sluice serve --help lists the flags)
   sluice check DIR [DIR…]                       say what would be served from a repository, and what is wrong
+  sluice engines [flags]                        list the libraries that compute models: found or not, and how to get them
   sluice models COMMAND [flags]                 list, load, unload and watch the models of a running server
   sluice xds COMMAND [flags]                    run the control plane of a fleet, write an Envoy's bootstrap
   sluice health [flags]                         ask a running server whether it is ready
@@ -70,6 +71,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = serve(ctx, args[1:], stdout)
 	case "check":
 		err = check(ctx, args[1:], stdout)
+	case "engines":
+		err = engines(ctx, args[1:], stdout)
 	case "models":
 		err = models.Run(ctx, args[1:], stdout, stderr)
 		status = models.Status(err)
@@ -100,12 +103,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // noCommand says what is wrong with a command line that has no command of ours.
 func noCommand(args []string) error {
 	if len(args) == 0 {
-		return errors.New("give a command: serve, check, models, keys, policy, health, xds or version")
+		return errors.New("give a command: serve, check, engines, models, keys, policy, health, xds or version")
 	}
 	if strings.HasPrefix(args[0], "-") {
 		return fmt.Errorf("the command comes before the flags: sluice serve %s", strings.Join(args, " "))
 	}
-	if near := modelconfig.Nearest(args[0], []string{"serve", "check", "models", "keys", "policy", "health", "xds", "version", "help"}); near != "" {
+	if near := modelconfig.Nearest(args[0], []string{"serve", "check", "engines", "models", "keys", "policy", "health", "xds", "version", "help"}); near != "" {
 		return fmt.Errorf("no command '%s'; did you mean '%s'?", args[0], near)
 	}
 	return fmt.Errorf("no command '%s'", args[0])
@@ -173,4 +176,18 @@ func check(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	return gateway.Check(ctx, s.Config, stdout)
+}
+
+func engines(ctx context.Context, args []string, stdout io.Writer) error {
+	s, err := flags.ParseEngines(args, os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	if s.Help {
+		_, err := io.WriteString(stdout, "Usage: sluice engines [flags of sluice serve]\n\n"+
+			"Lists the libraries that compute models, for each backend: its version or that it is missing, where it is or\n"+
+			"was looked for, and the command that brings it. It starts the workers that serve would start, and ends them.\n")
+		return err
+	}
+	return gateway.Engines(ctx, s.Config, stdout)
 }

@@ -22,7 +22,7 @@ func TestCommands(t *testing.T) {
 		{[]string{"models", "list", "--url=127.0.0.1:1"}, 3, "", "sluice: no answer from http://127.0.0.1:1: "},
 		{[]string{"health", "--help"}, 0, "Usage: sluice health", ""},
 		{[]string{"health", "--url=127.0.0.1:1"}, 1, "", "sluice: no answer from 127.0.0.1:1: "},
-		{nil, 1, "", "sluice: give a command: serve, check, models, keys, policy, health, xds or version\n"},
+		{nil, 1, "", "sluice: give a command: serve, check, engines, models, keys, policy, health, xds or version\n"},
 		{[]string{"sevre"}, 1, "", "sluice: no command 'sevre'; did you mean 'serve'?\n"},
 		{[]string{"frobnicate"}, 1, "", "sluice: no command 'frobnicate'\n"},
 		{[]string{"--model-repository=/m"}, 1, "", "sluice: the command comes before the flags: sluice serve --model-repository=/m\n"},

@@ -141,7 +141,7 @@ func (m *Model) check(ctx context.Context, f repository.Folder, cfg *repository.
 				m.Completed = append(m.Completed, note)
 			}
 		}
-		m.Loads = append(m.Loads, where(v))
+		m.Loads = append(m.Loads, where(v, w))
 		m.Remarks = append(m.Remarks, v.Remarks...)
 		for _, text := range v.Findings {
 			m.fault(errors.New(text))
@@ -182,12 +182,17 @@ func (m *Model) fault(err error) {
 	}
 }
 
-// where says what a version's instances are and where they go.
-func where(v *repository.VersionPlan) string {
+// where says what a version's instances are and where they go. w may be nil.
+func where(v *repository.VersionPlan, w repository.Workers) string {
 	if n := len(v.Spec.Config.GetEnsembleScheduling().GetStep()); n > 0 {
 		return fmt.Sprintf("version %d: an ensemble of %s", v.Spec.Version, plural(n, "step"))
 	}
 	text := fmt.Sprintf("version %d with %s", v.Spec.Version, v.Spec.Backend)
+	if w != nil {
+		if b := w.Backends()[v.Spec.Backend]; b.GetEngine() != nil {
+			text += " (" + strings.TrimSpace(b.GetEngine().GetName()+" "+b.GetVersion()) + ")"
+		}
+	}
 	if len(v.Spec.Instances) == 0 {
 		return text
 	}

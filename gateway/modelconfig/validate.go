@@ -93,7 +93,11 @@ func (v *validation) backend() {
 	for name, b := range v.opts.Backends {
 		if name == cfg.Backend {
 			if b.GetUnavailable() != "" {
-				v.addf("backend", "backend '%s' of model '%s' can't be used: %s", name, cfg.Name, b.GetUnavailable())
+				get := ""
+				if command := b.GetEngine().GetGet(); command != "" {
+					get = " (" + command + ")"
+				}
+				v.addf("backend", "backend '%s' of model '%s' can't be used: %s%s", name, cfg.Name, b.GetUnavailable(), get)
 			}
 			return
 		}

@@ -253,7 +253,7 @@ func (x Placement_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Placement_Kind.Descriptor instead.
 func (Placement_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{3, 0}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{4, 0}
 }
 
 type ModelFormat_Kind int32
@@ -302,7 +302,7 @@ func (x ModelFormat_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ModelFormat_Kind.Descriptor instead.
 func (ModelFormat_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{4, 0}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{5, 0}
 }
 
 type Device_Kind int32
@@ -348,7 +348,7 @@ func (x Device_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Device_Kind.Descriptor instead.
 func (Device_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{6, 0}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{7, 0}
 }
 
 type LogLine_Level int32
@@ -400,7 +400,7 @@ func (x LogLine_Level) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LogLine_Level.Descriptor instead.
 func (LogLine_Level) EnumDescriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{40, 0}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{41, 0}
 }
 
 type MetricUpdate_Kind int32
@@ -449,7 +449,7 @@ func (x MetricUpdate_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use MetricUpdate_Kind.Descriptor instead.
 func (MetricUpdate_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{41, 0}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{42, 0}
 }
 
 type HelloRequest struct {
@@ -639,6 +639,7 @@ type Backend struct {
 	Formats           []*ModelFormat `protobuf:"bytes,11,rep,name=formats,proto3" json:"formats,omitempty"`                                              // of the model files it reads; none: it reads none, or its config says which
 	Runtimes          []*Runtime     `protobuf:"bytes,12,rep,name=runtimes,proto3" json:"runtimes,omitempty"`                                            // the files of other backends that it runs
 	Patches           bool           `protobuf:"varint,13,opt,name=patches,proto3" json:"patches,omitempty"`                                             // Describe is called for configs whose tensors are complete, too
+	Engine            *Engine        `protobuf:"bytes,14,opt,name=engine,proto3" json:"engine,omitempty"`                                                // the library underneath; none: it needs none
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -764,6 +765,74 @@ func (x *Backend) GetPatches() bool {
 	return false
 }
 
+func (x *Backend) GetEngine() *Engine {
+	if x != nil {
+		return x.Engine
+	}
+	return nil
+}
+
+// A library that computes models for a backend, of the version that Backend says, unless that is unavailable.
+type Engine struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // "ONNX Runtime"
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"` // where it is, or was looked for
+	Get           string                 `protobuf:"bytes,3,opt,name=get,proto3" json:"get,omitempty"`   // the command that brings it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Engine) Reset() {
+	*x = Engine{}
+	mi := &file_proto_worker_worker_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Engine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Engine) ProtoMessage() {}
+
+func (x *Engine) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_worker_worker_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Engine.ProtoReflect.Descriptor instead.
+func (*Engine) Descriptor() ([]byte, []int) {
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Engine) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Engine) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Engine) GetGet() string {
+	if x != nil {
+		return x.Get
+	}
+	return ""
+}
+
 // Instances of one kind.
 type Placement struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -775,7 +844,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_proto_worker_worker_proto_msgTypes[3]
+	mi := &file_proto_worker_worker_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -787,7 +856,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[3]
+	mi := &file_proto_worker_worker_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -800,7 +869,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{3}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Placement) GetKind() Placement_Kind {
@@ -833,7 +902,7 @@ type ModelFormat struct {
 
 func (x *ModelFormat) Reset() {
 	*x = ModelFormat{}
-	mi := &file_proto_worker_worker_proto_msgTypes[4]
+	mi := &file_proto_worker_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -845,7 +914,7 @@ func (x *ModelFormat) String() string {
 func (*ModelFormat) ProtoMessage() {}
 
 func (x *ModelFormat) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[4]
+	mi := &file_proto_worker_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -858,7 +927,7 @@ func (x *ModelFormat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelFormat.ProtoReflect.Descriptor instead.
 func (*ModelFormat) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{4}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ModelFormat) GetPlatform() string {
@@ -915,7 +984,7 @@ type Runtime struct {
 
 func (x *Runtime) Reset() {
 	*x = Runtime{}
-	mi := &file_proto_worker_worker_proto_msgTypes[5]
+	mi := &file_proto_worker_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -927,7 +996,7 @@ func (x *Runtime) String() string {
 func (*Runtime) ProtoMessage() {}
 
 func (x *Runtime) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[5]
+	mi := &file_proto_worker_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -940,7 +1009,7 @@ func (x *Runtime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runtime.ProtoReflect.Descriptor instead.
 func (*Runtime) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{5}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Runtime) GetFile() string {
@@ -970,7 +1039,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_proto_worker_worker_proto_msgTypes[6]
+	mi := &file_proto_worker_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1051,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[6]
+	mi := &file_proto_worker_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1064,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{6}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Device) GetKind() Device_Kind {
@@ -1046,7 +1115,7 @@ type BackendOptions struct {
 
 func (x *BackendOptions) Reset() {
 	*x = BackendOptions{}
-	mi := &file_proto_worker_worker_proto_msgTypes[7]
+	mi := &file_proto_worker_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1058,7 +1127,7 @@ func (x *BackendOptions) String() string {
 func (*BackendOptions) ProtoMessage() {}
 
 func (x *BackendOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[7]
+	mi := &file_proto_worker_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1071,7 +1140,7 @@ func (x *BackendOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendOptions.ProtoReflect.Descriptor instead.
 func (*BackendOptions) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{7}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *BackendOptions) GetOptions() map[string]string {
@@ -1108,7 +1177,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[8]
+	mi := &file_proto_worker_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1189,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[8]
+	mi := &file_proto_worker_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1202,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{8}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DescribeRequest) GetBackend() string {
@@ -1186,7 +1255,7 @@ type DescribeResponse struct {
 
 func (x *DescribeResponse) Reset() {
 	*x = DescribeResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[9]
+	mi := &file_proto_worker_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1198,7 +1267,7 @@ func (x *DescribeResponse) String() string {
 func (*DescribeResponse) ProtoMessage() {}
 
 func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[9]
+	mi := &file_proto_worker_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1211,7 +1280,7 @@ func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{9}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DescribeResponse) GetInputs() []*TensorInfo {
@@ -1270,7 +1339,7 @@ type ConfigPatch struct {
 
 func (x *ConfigPatch) Reset() {
 	*x = ConfigPatch{}
-	mi := &file_proto_worker_worker_proto_msgTypes[10]
+	mi := &file_proto_worker_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1282,7 +1351,7 @@ func (x *ConfigPatch) String() string {
 func (*ConfigPatch) ProtoMessage() {}
 
 func (x *ConfigPatch) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[10]
+	mi := &file_proto_worker_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1295,7 +1364,7 @@ func (x *ConfigPatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigPatch.ProtoReflect.Descriptor instead.
 func (*ConfigPatch) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{10}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ConfigPatch) GetMaxBatchSize() int32 {
@@ -1366,7 +1435,7 @@ type TensorInfo struct {
 
 func (x *TensorInfo) Reset() {
 	*x = TensorInfo{}
-	mi := &file_proto_worker_worker_proto_msgTypes[11]
+	mi := &file_proto_worker_worker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1378,7 +1447,7 @@ func (x *TensorInfo) String() string {
 func (*TensorInfo) ProtoMessage() {}
 
 func (x *TensorInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[11]
+	mi := &file_proto_worker_worker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1391,7 +1460,7 @@ func (x *TensorInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TensorInfo.ProtoReflect.Descriptor instead.
 func (*TensorInfo) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{11}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TensorInfo) GetName() string {
@@ -1436,7 +1505,7 @@ type InstanceSpec struct {
 
 func (x *InstanceSpec) Reset() {
 	*x = InstanceSpec{}
-	mi := &file_proto_worker_worker_proto_msgTypes[12]
+	mi := &file_proto_worker_worker_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1517,7 @@ func (x *InstanceSpec) String() string {
 func (*InstanceSpec) ProtoMessage() {}
 
 func (x *InstanceSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[12]
+	mi := &file_proto_worker_worker_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1530,7 @@ func (x *InstanceSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceSpec.ProtoReflect.Descriptor instead.
 func (*InstanceSpec) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{12}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *InstanceSpec) GetName() string {
@@ -1525,7 +1594,7 @@ type LoadRequest struct {
 
 func (x *LoadRequest) Reset() {
 	*x = LoadRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[13]
+	mi := &file_proto_worker_worker_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1537,7 +1606,7 @@ func (x *LoadRequest) String() string {
 func (*LoadRequest) ProtoMessage() {}
 
 func (x *LoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[13]
+	mi := &file_proto_worker_worker_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1550,7 +1619,7 @@ func (x *LoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadRequest.ProtoReflect.Descriptor instead.
 func (*LoadRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{13}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LoadRequest) GetHandle() uint64 {
@@ -1637,7 +1706,7 @@ type LoadResponse struct {
 
 func (x *LoadResponse) Reset() {
 	*x = LoadResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[14]
+	mi := &file_proto_worker_worker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1649,7 +1718,7 @@ func (x *LoadResponse) String() string {
 func (*LoadResponse) ProtoMessage() {}
 
 func (x *LoadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[14]
+	mi := &file_proto_worker_worker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1662,7 +1731,7 @@ func (x *LoadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadResponse.ProtoReflect.Descriptor instead.
 func (*LoadResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{14}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LoadResponse) GetMemory() []*MemoryUsage {
@@ -1709,7 +1778,7 @@ type ReadyRequest struct {
 
 func (x *ReadyRequest) Reset() {
 	*x = ReadyRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[15]
+	mi := &file_proto_worker_worker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1721,7 +1790,7 @@ func (x *ReadyRequest) String() string {
 func (*ReadyRequest) ProtoMessage() {}
 
 func (x *ReadyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[15]
+	mi := &file_proto_worker_worker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1734,7 +1803,7 @@ func (x *ReadyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadyRequest.ProtoReflect.Descriptor instead.
 func (*ReadyRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{15}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReadyRequest) GetHandle() uint64 {
@@ -1753,7 +1822,7 @@ type ReadyResponse struct {
 
 func (x *ReadyResponse) Reset() {
 	*x = ReadyResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[16]
+	mi := &file_proto_worker_worker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1765,7 +1834,7 @@ func (x *ReadyResponse) String() string {
 func (*ReadyResponse) ProtoMessage() {}
 
 func (x *ReadyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[16]
+	mi := &file_proto_worker_worker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1778,7 +1847,7 @@ func (x *ReadyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadyResponse.ProtoReflect.Descriptor instead.
 func (*ReadyResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{16}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReadyResponse) GetReason() string {
@@ -1799,7 +1868,7 @@ type MemoryUsage struct {
 
 func (x *MemoryUsage) Reset() {
 	*x = MemoryUsage{}
-	mi := &file_proto_worker_worker_proto_msgTypes[17]
+	mi := &file_proto_worker_worker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1811,7 +1880,7 @@ func (x *MemoryUsage) String() string {
 func (*MemoryUsage) ProtoMessage() {}
 
 func (x *MemoryUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[17]
+	mi := &file_proto_worker_worker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1824,7 +1893,7 @@ func (x *MemoryUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryUsage.ProtoReflect.Descriptor instead.
 func (*MemoryUsage) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{17}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MemoryUsage) GetType() string {
@@ -1857,7 +1926,7 @@ type UnloadRequest struct {
 
 func (x *UnloadRequest) Reset() {
 	*x = UnloadRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[18]
+	mi := &file_proto_worker_worker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +1938,7 @@ func (x *UnloadRequest) String() string {
 func (*UnloadRequest) ProtoMessage() {}
 
 func (x *UnloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[18]
+	mi := &file_proto_worker_worker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +1951,7 @@ func (x *UnloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnloadRequest.ProtoReflect.Descriptor instead.
 func (*UnloadRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{18}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *UnloadRequest) GetHandle() uint64 {
@@ -1900,7 +1969,7 @@ type UnloadResponse struct {
 
 func (x *UnloadResponse) Reset() {
 	*x = UnloadResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[19]
+	mi := &file_proto_worker_worker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +1981,7 @@ func (x *UnloadResponse) String() string {
 func (*UnloadResponse) ProtoMessage() {}
 
 func (x *UnloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[19]
+	mi := &file_proto_worker_worker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +1994,7 @@ func (x *UnloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnloadResponse.ProtoReflect.Descriptor instead.
 func (*UnloadResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{19}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{20}
 }
 
 type ExecuteRequest struct {
@@ -1941,7 +2010,7 @@ type ExecuteRequest struct {
 
 func (x *ExecuteRequest) Reset() {
 	*x = ExecuteRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[20]
+	mi := &file_proto_worker_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2022,7 @@ func (x *ExecuteRequest) String() string {
 func (*ExecuteRequest) ProtoMessage() {}
 
 func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[20]
+	mi := &file_proto_worker_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2035,7 @@ func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteRequest.ProtoReflect.Descriptor instead.
 func (*ExecuteRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{20}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ExecuteRequest) GetBatch() *Batch {
@@ -2006,7 +2075,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_proto_worker_worker_proto_msgTypes[21]
+	mi := &file_proto_worker_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2018,7 +2087,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[21]
+	mi := &file_proto_worker_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2031,7 +2100,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{21}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Batch) GetId() uint64 {
@@ -2095,7 +2164,7 @@ type Request struct {
 
 func (x *Request) Reset() {
 	*x = Request{}
-	mi := &file_proto_worker_worker_proto_msgTypes[22]
+	mi := &file_proto_worker_worker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2107,7 +2176,7 @@ func (x *Request) String() string {
 func (*Request) ProtoMessage() {}
 
 func (x *Request) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[22]
+	mi := &file_proto_worker_worker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2120,7 +2189,7 @@ func (x *Request) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Request.ProtoReflect.Descriptor instead.
 func (*Request) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{22}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Request) GetId() string {
@@ -2199,7 +2268,7 @@ type RequestedOutput struct {
 
 func (x *RequestedOutput) Reset() {
 	*x = RequestedOutput{}
-	mi := &file_proto_worker_worker_proto_msgTypes[23]
+	mi := &file_proto_worker_worker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2211,7 +2280,7 @@ func (x *RequestedOutput) String() string {
 func (*RequestedOutput) ProtoMessage() {}
 
 func (x *RequestedOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[23]
+	mi := &file_proto_worker_worker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2224,7 +2293,7 @@ func (x *RequestedOutput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestedOutput.ProtoReflect.Descriptor instead.
 func (*RequestedOutput) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{23}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RequestedOutput) GetName() string {
@@ -2265,7 +2334,7 @@ type Parameter struct {
 
 func (x *Parameter) Reset() {
 	*x = Parameter{}
-	mi := &file_proto_worker_worker_proto_msgTypes[24]
+	mi := &file_proto_worker_worker_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2277,7 +2346,7 @@ func (x *Parameter) String() string {
 func (*Parameter) ProtoMessage() {}
 
 func (x *Parameter) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[24]
+	mi := &file_proto_worker_worker_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2290,7 +2359,7 @@ func (x *Parameter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Parameter.ProtoReflect.Descriptor instead.
 func (*Parameter) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{24}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Parameter) GetName() string {
@@ -2401,7 +2470,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_proto_worker_worker_proto_msgTypes[25]
+	mi := &file_proto_worker_worker_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2413,7 +2482,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[25]
+	mi := &file_proto_worker_worker_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2426,7 +2495,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{25}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Input) GetName() string {
@@ -2480,7 +2549,7 @@ type Extent struct {
 
 func (x *Extent) Reset() {
 	*x = Extent{}
-	mi := &file_proto_worker_worker_proto_msgTypes[26]
+	mi := &file_proto_worker_worker_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2492,7 +2561,7 @@ func (x *Extent) String() string {
 func (*Extent) ProtoMessage() {}
 
 func (x *Extent) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[26]
+	mi := &file_proto_worker_worker_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2505,7 +2574,7 @@ func (x *Extent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Extent.ProtoReflect.Descriptor instead.
 func (*Extent) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{26}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Extent) GetShape() []int64 {
@@ -2525,7 +2594,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_proto_worker_worker_proto_msgTypes[27]
+	mi := &file_proto_worker_worker_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +2606,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[27]
+	mi := &file_proto_worker_worker_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +2619,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{27}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Segment) GetByteSize() int64 {
@@ -2579,7 +2648,7 @@ type Range struct {
 
 func (x *Range) Reset() {
 	*x = Range{}
-	mi := &file_proto_worker_worker_proto_msgTypes[28]
+	mi := &file_proto_worker_worker_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2591,7 +2660,7 @@ func (x *Range) String() string {
 func (*Range) ProtoMessage() {}
 
 func (x *Range) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[28]
+	mi := &file_proto_worker_worker_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2604,7 +2673,7 @@ func (x *Range) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Range.ProtoReflect.Descriptor instead.
 func (*Range) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{28}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Range) GetSlot() uint32 {
@@ -2640,7 +2709,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_proto_worker_worker_proto_msgTypes[29]
+	mi := &file_proto_worker_worker_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2652,7 +2721,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[29]
+	mi := &file_proto_worker_worker_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2665,7 +2734,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{29}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Cancel) GetBatch() uint64 {
@@ -2694,7 +2763,7 @@ type ExecuteResponse struct {
 
 func (x *ExecuteResponse) Reset() {
 	*x = ExecuteResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[30]
+	mi := &file_proto_worker_worker_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2706,7 +2775,7 @@ func (x *ExecuteResponse) String() string {
 func (*ExecuteResponse) ProtoMessage() {}
 
 func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[30]
+	mi := &file_proto_worker_worker_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2719,7 +2788,7 @@ func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteResponse.ProtoReflect.Descriptor instead.
 func (*ExecuteResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{30}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ExecuteResponse) GetResult() *Result {
@@ -2758,7 +2827,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_proto_worker_worker_proto_msgTypes[31]
+	mi := &file_proto_worker_worker_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +2839,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[31]
+	mi := &file_proto_worker_worker_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +2852,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{31}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Result) GetBatch() uint64 {
@@ -2857,7 +2926,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_proto_worker_worker_proto_msgTypes[32]
+	mi := &file_proto_worker_worker_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2869,7 +2938,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[32]
+	mi := &file_proto_worker_worker_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2882,7 +2951,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{32}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Output) GetName() string {
@@ -2929,7 +2998,7 @@ type Response struct {
 
 func (x *Response) Reset() {
 	*x = Response{}
-	mi := &file_proto_worker_worker_proto_msgTypes[33]
+	mi := &file_proto_worker_worker_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2941,7 +3010,7 @@ func (x *Response) String() string {
 func (*Response) ProtoMessage() {}
 
 func (x *Response) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[33]
+	mi := &file_proto_worker_worker_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2954,7 +3023,7 @@ func (x *Response) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Response.ProtoReflect.Descriptor instead.
 func (*Response) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{33}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Response) GetRequest() uint32 {
@@ -3010,7 +3079,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_proto_worker_worker_proto_msgTypes[34]
+	mi := &file_proto_worker_worker_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3022,7 +3091,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[34]
+	mi := &file_proto_worker_worker_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3035,7 +3104,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{34}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Error) GetCode() Code {
@@ -3071,7 +3140,7 @@ type ComputeTimes struct {
 
 func (x *ComputeTimes) Reset() {
 	*x = ComputeTimes{}
-	mi := &file_proto_worker_worker_proto_msgTypes[35]
+	mi := &file_proto_worker_worker_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3083,7 +3152,7 @@ func (x *ComputeTimes) String() string {
 func (*ComputeTimes) ProtoMessage() {}
 
 func (x *ComputeTimes) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[35]
+	mi := &file_proto_worker_worker_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3096,7 +3165,7 @@ func (x *ComputeTimes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ComputeTimes.ProtoReflect.Descriptor instead.
 func (*ComputeTimes) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{35}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ComputeTimes) GetInput() int64 {
@@ -3148,7 +3217,7 @@ type Call struct {
 
 func (x *Call) Reset() {
 	*x = Call{}
-	mi := &file_proto_worker_worker_proto_msgTypes[36]
+	mi := &file_proto_worker_worker_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3160,7 +3229,7 @@ func (x *Call) String() string {
 func (*Call) ProtoMessage() {}
 
 func (x *Call) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[36]
+	mi := &file_proto_worker_worker_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3173,7 +3242,7 @@ func (x *Call) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Call.ProtoReflect.Descriptor instead.
 func (*Call) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{36}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Call) GetId() uint64 {
@@ -3371,7 +3440,7 @@ type Inference struct {
 
 func (x *Inference) Reset() {
 	*x = Inference{}
-	mi := &file_proto_worker_worker_proto_msgTypes[37]
+	mi := &file_proto_worker_worker_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3383,7 +3452,7 @@ func (x *Inference) String() string {
 func (*Inference) ProtoMessage() {}
 
 func (x *Inference) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[37]
+	mi := &file_proto_worker_worker_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3396,7 +3465,7 @@ func (x *Inference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inference.ProtoReflect.Descriptor instead.
 func (*Inference) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{37}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Inference) GetModel() string {
@@ -3500,7 +3569,7 @@ type ModelVersion struct {
 
 func (x *ModelVersion) Reset() {
 	*x = ModelVersion{}
-	mi := &file_proto_worker_worker_proto_msgTypes[38]
+	mi := &file_proto_worker_worker_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3512,7 +3581,7 @@ func (x *ModelVersion) String() string {
 func (*ModelVersion) ProtoMessage() {}
 
 func (x *ModelVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[38]
+	mi := &file_proto_worker_worker_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3525,7 +3594,7 @@ func (x *ModelVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelVersion.ProtoReflect.Descriptor instead.
 func (*ModelVersion) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{38}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ModelVersion) GetModel() string {
@@ -3555,7 +3624,7 @@ type ModelChange struct {
 
 func (x *ModelChange) Reset() {
 	*x = ModelChange{}
-	mi := &file_proto_worker_worker_proto_msgTypes[39]
+	mi := &file_proto_worker_worker_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3567,7 +3636,7 @@ func (x *ModelChange) String() string {
 func (*ModelChange) ProtoMessage() {}
 
 func (x *ModelChange) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[39]
+	mi := &file_proto_worker_worker_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3580,7 +3649,7 @@ func (x *ModelChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelChange.ProtoReflect.Descriptor instead.
 func (*ModelChange) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{39}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ModelChange) GetModel() string {
@@ -3621,7 +3690,7 @@ type LogLine struct {
 
 func (x *LogLine) Reset() {
 	*x = LogLine{}
-	mi := &file_proto_worker_worker_proto_msgTypes[40]
+	mi := &file_proto_worker_worker_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3633,7 +3702,7 @@ func (x *LogLine) String() string {
 func (*LogLine) ProtoMessage() {}
 
 func (x *LogLine) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[40]
+	mi := &file_proto_worker_worker_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3646,7 +3715,7 @@ func (x *LogLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogLine.ProtoReflect.Descriptor instead.
 func (*LogLine) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{40}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *LogLine) GetLevel() LogLine_Level {
@@ -3685,7 +3754,7 @@ type MetricUpdate struct {
 
 func (x *MetricUpdate) Reset() {
 	*x = MetricUpdate{}
-	mi := &file_proto_worker_worker_proto_msgTypes[41]
+	mi := &file_proto_worker_worker_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3697,7 +3766,7 @@ func (x *MetricUpdate) String() string {
 func (*MetricUpdate) ProtoMessage() {}
 
 func (x *MetricUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[41]
+	mi := &file_proto_worker_worker_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3710,7 +3779,7 @@ func (x *MetricUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MetricUpdate.ProtoReflect.Descriptor instead.
 func (*MetricUpdate) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{41}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *MetricUpdate) GetFamily() string {
@@ -3850,7 +3919,7 @@ type CallAnswer struct {
 
 func (x *CallAnswer) Reset() {
 	*x = CallAnswer{}
-	mi := &file_proto_worker_worker_proto_msgTypes[42]
+	mi := &file_proto_worker_worker_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3862,7 +3931,7 @@ func (x *CallAnswer) String() string {
 func (*CallAnswer) ProtoMessage() {}
 
 func (x *CallAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[42]
+	mi := &file_proto_worker_worker_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3875,7 +3944,7 @@ func (x *CallAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallAnswer.ProtoReflect.Descriptor instead.
 func (*CallAnswer) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{42}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *CallAnswer) GetId() uint64 {
@@ -3936,7 +4005,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[43]
+	mi := &file_proto_worker_worker_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3948,7 +4017,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[43]
+	mi := &file_proto_worker_worker_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3961,7 +4030,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{43}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WatchRequest) GetIntervalMs() int64 {
@@ -3982,7 +4051,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[44]
+	mi := &file_proto_worker_worker_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3994,7 +4063,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[44]
+	mi := &file_proto_worker_worker_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4007,7 +4076,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{44}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WatchResponse) GetDevices() []*DeviceState {
@@ -4046,7 +4115,7 @@ type DeviceState struct {
 
 func (x *DeviceState) Reset() {
 	*x = DeviceState{}
-	mi := &file_proto_worker_worker_proto_msgTypes[45]
+	mi := &file_proto_worker_worker_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4058,7 +4127,7 @@ func (x *DeviceState) String() string {
 func (*DeviceState) ProtoMessage() {}
 
 func (x *DeviceState) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[45]
+	mi := &file_proto_worker_worker_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4071,7 +4140,7 @@ func (x *DeviceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeviceState.ProtoReflect.Descriptor instead.
 func (*DeviceState) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{45}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *DeviceState) GetDevice() *Device {
@@ -4136,7 +4205,7 @@ type LoadedModel struct {
 
 func (x *LoadedModel) Reset() {
 	*x = LoadedModel{}
-	mi := &file_proto_worker_worker_proto_msgTypes[46]
+	mi := &file_proto_worker_worker_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4148,7 +4217,7 @@ func (x *LoadedModel) String() string {
 func (*LoadedModel) ProtoMessage() {}
 
 func (x *LoadedModel) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[46]
+	mi := &file_proto_worker_worker_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4161,7 +4230,7 @@ func (x *LoadedModel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoadedModel.ProtoReflect.Descriptor instead.
 func (*LoadedModel) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{46}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *LoadedModel) GetHandle() uint64 {
@@ -4215,7 +4284,7 @@ type OpenRegionRequest struct {
 
 func (x *OpenRegionRequest) Reset() {
 	*x = OpenRegionRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[47]
+	mi := &file_proto_worker_worker_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4227,7 +4296,7 @@ func (x *OpenRegionRequest) String() string {
 func (*OpenRegionRequest) ProtoMessage() {}
 
 func (x *OpenRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[47]
+	mi := &file_proto_worker_worker_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4240,7 +4309,7 @@ func (x *OpenRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRegionRequest.ProtoReflect.Descriptor instead.
 func (*OpenRegionRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{47}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *OpenRegionRequest) GetSlot() uint32 {
@@ -4307,7 +4376,7 @@ type OpenRegionResponse struct {
 
 func (x *OpenRegionResponse) Reset() {
 	*x = OpenRegionResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[48]
+	mi := &file_proto_worker_worker_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4319,7 +4388,7 @@ func (x *OpenRegionResponse) String() string {
 func (*OpenRegionResponse) ProtoMessage() {}
 
 func (x *OpenRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[48]
+	mi := &file_proto_worker_worker_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4332,7 +4401,7 @@ func (x *OpenRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenRegionResponse.ProtoReflect.Descriptor instead.
 func (*OpenRegionResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{48}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{49}
 }
 
 type CloseRegionRequest struct {
@@ -4345,7 +4414,7 @@ type CloseRegionRequest struct {
 
 func (x *CloseRegionRequest) Reset() {
 	*x = CloseRegionRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[49]
+	mi := &file_proto_worker_worker_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4357,7 +4426,7 @@ func (x *CloseRegionRequest) String() string {
 func (*CloseRegionRequest) ProtoMessage() {}
 
 func (x *CloseRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[49]
+	mi := &file_proto_worker_worker_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4370,7 +4439,7 @@ func (x *CloseRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRegionRequest.ProtoReflect.Descriptor instead.
 func (*CloseRegionRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{49}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *CloseRegionRequest) GetSlot() uint32 {
@@ -4395,7 +4464,7 @@ type CloseRegionResponse struct {
 
 func (x *CloseRegionResponse) Reset() {
 	*x = CloseRegionResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[50]
+	mi := &file_proto_worker_worker_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4407,7 +4476,7 @@ func (x *CloseRegionResponse) String() string {
 func (*CloseRegionResponse) ProtoMessage() {}
 
 func (x *CloseRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[50]
+	mi := &file_proto_worker_worker_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4420,7 +4489,7 @@ func (x *CloseRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRegionResponse.ProtoReflect.Descriptor instead.
 func (*CloseRegionResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{50}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{51}
 }
 
 type ReadRegionRequest struct {
@@ -4434,7 +4503,7 @@ type ReadRegionRequest struct {
 
 func (x *ReadRegionRequest) Reset() {
 	*x = ReadRegionRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[51]
+	mi := &file_proto_worker_worker_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4446,7 +4515,7 @@ func (x *ReadRegionRequest) String() string {
 func (*ReadRegionRequest) ProtoMessage() {}
 
 func (x *ReadRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[51]
+	mi := &file_proto_worker_worker_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4459,7 +4528,7 @@ func (x *ReadRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRegionRequest.ProtoReflect.Descriptor instead.
 func (*ReadRegionRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{51}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ReadRegionRequest) GetSlot() uint32 {
@@ -4492,7 +4561,7 @@ type ReadRegionResponse struct {
 
 func (x *ReadRegionResponse) Reset() {
 	*x = ReadRegionResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[52]
+	mi := &file_proto_worker_worker_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4504,7 +4573,7 @@ func (x *ReadRegionResponse) String() string {
 func (*ReadRegionResponse) ProtoMessage() {}
 
 func (x *ReadRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[52]
+	mi := &file_proto_worker_worker_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4517,7 +4586,7 @@ func (x *ReadRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRegionResponse.ProtoReflect.Descriptor instead.
 func (*ReadRegionResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{52}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ReadRegionResponse) GetData() []byte {
@@ -4538,7 +4607,7 @@ type WriteRegionRequest struct {
 
 func (x *WriteRegionRequest) Reset() {
 	*x = WriteRegionRequest{}
-	mi := &file_proto_worker_worker_proto_msgTypes[53]
+	mi := &file_proto_worker_worker_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4550,7 +4619,7 @@ func (x *WriteRegionRequest) String() string {
 func (*WriteRegionRequest) ProtoMessage() {}
 
 func (x *WriteRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[53]
+	mi := &file_proto_worker_worker_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4563,7 +4632,7 @@ func (x *WriteRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRegionRequest.ProtoReflect.Descriptor instead.
 func (*WriteRegionRequest) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{53}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *WriteRegionRequest) GetSlot() uint32 {
@@ -4595,7 +4664,7 @@ type WriteRegionResponse struct {
 
 func (x *WriteRegionResponse) Reset() {
 	*x = WriteRegionResponse{}
-	mi := &file_proto_worker_worker_proto_msgTypes[54]
+	mi := &file_proto_worker_worker_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4607,7 +4676,7 @@ func (x *WriteRegionResponse) String() string {
 func (*WriteRegionResponse) ProtoMessage() {}
 
 func (x *WriteRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_worker_worker_proto_msgTypes[54]
+	mi := &file_proto_worker_worker_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4620,7 +4689,7 @@ func (x *WriteRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteRegionResponse.ProtoReflect.Descriptor instead.
 func (*WriteRegionResponse) Descriptor() ([]byte, []int) {
-	return file_proto_worker_worker_proto_rawDescGZIP(), []int{54}
+	return file_proto_worker_worker_proto_rawDescGZIP(), []int{55}
 }
 
 var File_proto_worker_worker_proto protoreflect.FileDescriptor
@@ -4644,7 +4713,7 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\bbackends\x18\x05 \x03(\v2\x19.sluice.worker.v2.BackendR\bbackends\x122\n" +
 	"\adevices\x18\x06 \x03(\v2\x18.sluice.worker.v2.DeviceR\adevices\x12\x14\n" +
 	"\x05calls\x18\n" +
-	" \x01(\bR\x05calls\"\xf9\x03\n" +
+	" \x01(\bR\x05calls\"\xab\x04\n" +
 	"\aBackend\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
@@ -4661,7 +4730,12 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	" \x03(\x0e2\x1c.sluice.worker.v2.MemoryKindR\x06memory\x127\n" +
 	"\aformats\x18\v \x03(\v2\x1d.sluice.worker.v2.ModelFormatR\aformats\x125\n" +
 	"\bruntimes\x18\f \x03(\v2\x19.sluice.worker.v2.RuntimeR\bruntimes\x12\x18\n" +
-	"\apatches\x18\r \x01(\bR\apatches\"|\n" +
+	"\apatches\x18\r \x01(\bR\apatches\x120\n" +
+	"\x06engine\x18\x0e \x01(\v2\x18.sluice.worker.v2.EngineR\x06engine\"B\n" +
+	"\x06Engine\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x10\n" +
+	"\x03get\x18\x03 \x01(\tR\x03get\"|\n" +
 	"\tPlacement\x124\n" +
 	"\x04kind\x18\x01 \x01(\x0e2 .sluice.worker.v2.Placement.KindR\x04kind\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\rR\x05count\"#\n" +
@@ -5058,7 +5132,7 @@ func file_proto_worker_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_worker_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_proto_worker_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
+var file_proto_worker_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
 var file_proto_worker_worker_proto_goTypes = []any{
 	(MemoryKind)(0),                           // 0: sluice.worker.v2.MemoryKind
 	(Layout)(0),                               // 1: sluice.worker.v2.Layout
@@ -5071,169 +5145,171 @@ var file_proto_worker_worker_proto_goTypes = []any{
 	(*HelloRequest)(nil),                      // 8: sluice.worker.v2.HelloRequest
 	(*HelloResponse)(nil),                     // 9: sluice.worker.v2.HelloResponse
 	(*Backend)(nil),                           // 10: sluice.worker.v2.Backend
-	(*Placement)(nil),                         // 11: sluice.worker.v2.Placement
-	(*ModelFormat)(nil),                       // 12: sluice.worker.v2.ModelFormat
-	(*Runtime)(nil),                           // 13: sluice.worker.v2.Runtime
-	(*Device)(nil),                            // 14: sluice.worker.v2.Device
-	(*BackendOptions)(nil),                    // 15: sluice.worker.v2.BackendOptions
-	(*DescribeRequest)(nil),                   // 16: sluice.worker.v2.DescribeRequest
-	(*DescribeResponse)(nil),                  // 17: sluice.worker.v2.DescribeResponse
-	(*ConfigPatch)(nil),                       // 18: sluice.worker.v2.ConfigPatch
-	(*TensorInfo)(nil),                        // 19: sluice.worker.v2.TensorInfo
-	(*InstanceSpec)(nil),                      // 20: sluice.worker.v2.InstanceSpec
-	(*LoadRequest)(nil),                       // 21: sluice.worker.v2.LoadRequest
-	(*LoadResponse)(nil),                      // 22: sluice.worker.v2.LoadResponse
-	(*ReadyRequest)(nil),                      // 23: sluice.worker.v2.ReadyRequest
-	(*ReadyResponse)(nil),                     // 24: sluice.worker.v2.ReadyResponse
-	(*MemoryUsage)(nil),                       // 25: sluice.worker.v2.MemoryUsage
-	(*UnloadRequest)(nil),                     // 26: sluice.worker.v2.UnloadRequest
-	(*UnloadResponse)(nil),                    // 27: sluice.worker.v2.UnloadResponse
-	(*ExecuteRequest)(nil),                    // 28: sluice.worker.v2.ExecuteRequest
-	(*Batch)(nil),                             // 29: sluice.worker.v2.Batch
-	(*Request)(nil),                           // 30: sluice.worker.v2.Request
-	(*RequestedOutput)(nil),                   // 31: sluice.worker.v2.RequestedOutput
-	(*Parameter)(nil),                         // 32: sluice.worker.v2.Parameter
-	(*Input)(nil),                             // 33: sluice.worker.v2.Input
-	(*Extent)(nil),                            // 34: sluice.worker.v2.Extent
-	(*Segment)(nil),                           // 35: sluice.worker.v2.Segment
-	(*Range)(nil),                             // 36: sluice.worker.v2.Range
-	(*Cancel)(nil),                            // 37: sluice.worker.v2.Cancel
-	(*ExecuteResponse)(nil),                   // 38: sluice.worker.v2.ExecuteResponse
-	(*Result)(nil),                            // 39: sluice.worker.v2.Result
-	(*Output)(nil),                            // 40: sluice.worker.v2.Output
-	(*Response)(nil),                          // 41: sluice.worker.v2.Response
-	(*Error)(nil),                             // 42: sluice.worker.v2.Error
-	(*ComputeTimes)(nil),                      // 43: sluice.worker.v2.ComputeTimes
-	(*Call)(nil),                              // 44: sluice.worker.v2.Call
-	(*Inference)(nil),                         // 45: sluice.worker.v2.Inference
-	(*ModelVersion)(nil),                      // 46: sluice.worker.v2.ModelVersion
-	(*ModelChange)(nil),                       // 47: sluice.worker.v2.ModelChange
-	(*LogLine)(nil),                           // 48: sluice.worker.v2.LogLine
-	(*MetricUpdate)(nil),                      // 49: sluice.worker.v2.MetricUpdate
-	(*CallAnswer)(nil),                        // 50: sluice.worker.v2.CallAnswer
-	(*WatchRequest)(nil),                      // 51: sluice.worker.v2.WatchRequest
-	(*WatchResponse)(nil),                     // 52: sluice.worker.v2.WatchResponse
-	(*DeviceState)(nil),                       // 53: sluice.worker.v2.DeviceState
-	(*LoadedModel)(nil),                       // 54: sluice.worker.v2.LoadedModel
-	(*OpenRegionRequest)(nil),                 // 55: sluice.worker.v2.OpenRegionRequest
-	(*OpenRegionResponse)(nil),                // 56: sluice.worker.v2.OpenRegionResponse
-	(*CloseRegionRequest)(nil),                // 57: sluice.worker.v2.CloseRegionRequest
-	(*CloseRegionResponse)(nil),               // 58: sluice.worker.v2.CloseRegionResponse
-	(*ReadRegionRequest)(nil),                 // 59: sluice.worker.v2.ReadRegionRequest
-	(*ReadRegionResponse)(nil),                // 60: sluice.worker.v2.ReadRegionResponse
-	(*WriteRegionRequest)(nil),                // 61: sluice.worker.v2.WriteRegionRequest
-	(*WriteRegionResponse)(nil),               // 62: sluice.worker.v2.WriteRegionResponse
-	nil,                                       // 63: sluice.worker.v2.BackendOptions.OptionsEntry
-	nil,                                       // 64: sluice.worker.v2.ModelChange.FilesEntry
-	nil,                                       // 65: sluice.worker.v2.MetricUpdate.LabelsEntry
-	(*modelconfig.ModelConfig)(nil),           // 66: inference.ModelConfig
-	(*modelconfig.ModelInput)(nil),            // 67: inference.ModelInput
-	(*modelconfig.ModelOutput)(nil),           // 68: inference.ModelOutput
-	(*modelconfig.ModelDynamicBatching)(nil),  // 69: inference.ModelDynamicBatching
-	(*modelconfig.ModelSequenceBatching)(nil), // 70: inference.ModelSequenceBatching
-	(*modelconfig.BatchInput)(nil),            // 71: inference.BatchInput
-	(*modelconfig.BatchOutput)(nil),           // 72: inference.BatchOutput
-	(modelconfig.DataType)(0),                 // 73: inference.DataType
+	(*Engine)(nil),                            // 11: sluice.worker.v2.Engine
+	(*Placement)(nil),                         // 12: sluice.worker.v2.Placement
+	(*ModelFormat)(nil),                       // 13: sluice.worker.v2.ModelFormat
+	(*Runtime)(nil),                           // 14: sluice.worker.v2.Runtime
+	(*Device)(nil),                            // 15: sluice.worker.v2.Device
+	(*BackendOptions)(nil),                    // 16: sluice.worker.v2.BackendOptions
+	(*DescribeRequest)(nil),                   // 17: sluice.worker.v2.DescribeRequest
+	(*DescribeResponse)(nil),                  // 18: sluice.worker.v2.DescribeResponse
+	(*ConfigPatch)(nil),                       // 19: sluice.worker.v2.ConfigPatch
+	(*TensorInfo)(nil),                        // 20: sluice.worker.v2.TensorInfo
+	(*InstanceSpec)(nil),                      // 21: sluice.worker.v2.InstanceSpec
+	(*LoadRequest)(nil),                       // 22: sluice.worker.v2.LoadRequest
+	(*LoadResponse)(nil),                      // 23: sluice.worker.v2.LoadResponse
+	(*ReadyRequest)(nil),                      // 24: sluice.worker.v2.ReadyRequest
+	(*ReadyResponse)(nil),                     // 25: sluice.worker.v2.ReadyResponse
+	(*MemoryUsage)(nil),                       // 26: sluice.worker.v2.MemoryUsage
+	(*UnloadRequest)(nil),                     // 27: sluice.worker.v2.UnloadRequest
+	(*UnloadResponse)(nil),                    // 28: sluice.worker.v2.UnloadResponse
+	(*ExecuteRequest)(nil),                    // 29: sluice.worker.v2.ExecuteRequest
+	(*Batch)(nil),                             // 30: sluice.worker.v2.Batch
+	(*Request)(nil),                           // 31: sluice.worker.v2.Request
+	(*RequestedOutput)(nil),                   // 32: sluice.worker.v2.RequestedOutput
+	(*Parameter)(nil),                         // 33: sluice.worker.v2.Parameter
+	(*Input)(nil),                             // 34: sluice.worker.v2.Input
+	(*Extent)(nil),                            // 35: sluice.worker.v2.Extent
+	(*Segment)(nil),                           // 36: sluice.worker.v2.Segment
+	(*Range)(nil),                             // 37: sluice.worker.v2.Range
+	(*Cancel)(nil),                            // 38: sluice.worker.v2.Cancel
+	(*ExecuteResponse)(nil),                   // 39: sluice.worker.v2.ExecuteResponse
+	(*Result)(nil),                            // 40: sluice.worker.v2.Result
+	(*Output)(nil),                            // 41: sluice.worker.v2.Output
+	(*Response)(nil),                          // 42: sluice.worker.v2.Response
+	(*Error)(nil),                             // 43: sluice.worker.v2.Error
+	(*ComputeTimes)(nil),                      // 44: sluice.worker.v2.ComputeTimes
+	(*Call)(nil),                              // 45: sluice.worker.v2.Call
+	(*Inference)(nil),                         // 46: sluice.worker.v2.Inference
+	(*ModelVersion)(nil),                      // 47: sluice.worker.v2.ModelVersion
+	(*ModelChange)(nil),                       // 48: sluice.worker.v2.ModelChange
+	(*LogLine)(nil),                           // 49: sluice.worker.v2.LogLine
+	(*MetricUpdate)(nil),                      // 50: sluice.worker.v2.MetricUpdate
+	(*CallAnswer)(nil),                        // 51: sluice.worker.v2.CallAnswer
+	(*WatchRequest)(nil),                      // 52: sluice.worker.v2.WatchRequest
+	(*WatchResponse)(nil),                     // 53: sluice.worker.v2.WatchResponse
+	(*DeviceState)(nil),                       // 54: sluice.worker.v2.DeviceState
+	(*LoadedModel)(nil),                       // 55: sluice.worker.v2.LoadedModel
+	(*OpenRegionRequest)(nil),                 // 56: sluice.worker.v2.OpenRegionRequest
+	(*OpenRegionResponse)(nil),                // 57: sluice.worker.v2.OpenRegionResponse
+	(*CloseRegionRequest)(nil),                // 58: sluice.worker.v2.CloseRegionRequest
+	(*CloseRegionResponse)(nil),               // 59: sluice.worker.v2.CloseRegionResponse
+	(*ReadRegionRequest)(nil),                 // 60: sluice.worker.v2.ReadRegionRequest
+	(*ReadRegionResponse)(nil),                // 61: sluice.worker.v2.ReadRegionResponse
+	(*WriteRegionRequest)(nil),                // 62: sluice.worker.v2.WriteRegionRequest
+	(*WriteRegionResponse)(nil),               // 63: sluice.worker.v2.WriteRegionResponse
+	nil,                                       // 64: sluice.worker.v2.BackendOptions.OptionsEntry
+	nil,                                       // 65: sluice.worker.v2.ModelChange.FilesEntry
+	nil,                                       // 66: sluice.worker.v2.MetricUpdate.LabelsEntry
+	(*modelconfig.ModelConfig)(nil),           // 67: inference.ModelConfig
+	(*modelconfig.ModelInput)(nil),            // 68: inference.ModelInput
+	(*modelconfig.ModelOutput)(nil),           // 69: inference.ModelOutput
+	(*modelconfig.ModelDynamicBatching)(nil),  // 70: inference.ModelDynamicBatching
+	(*modelconfig.ModelSequenceBatching)(nil), // 71: inference.ModelSequenceBatching
+	(*modelconfig.BatchInput)(nil),            // 72: inference.BatchInput
+	(*modelconfig.BatchOutput)(nil),           // 73: inference.BatchOutput
+	(modelconfig.DataType)(0),                 // 74: inference.DataType
 }
 var file_proto_worker_worker_proto_depIdxs = []int32{
 	10, // 0: sluice.worker.v2.HelloResponse.backends:type_name -> sluice.worker.v2.Backend
-	14, // 1: sluice.worker.v2.HelloResponse.devices:type_name -> sluice.worker.v2.Device
-	11, // 2: sluice.worker.v2.Backend.placements:type_name -> sluice.worker.v2.Placement
+	15, // 1: sluice.worker.v2.HelloResponse.devices:type_name -> sluice.worker.v2.Device
+	12, // 2: sluice.worker.v2.Backend.placements:type_name -> sluice.worker.v2.Placement
 	0,  // 3: sluice.worker.v2.Backend.memory:type_name -> sluice.worker.v2.MemoryKind
-	12, // 4: sluice.worker.v2.Backend.formats:type_name -> sluice.worker.v2.ModelFormat
-	13, // 5: sluice.worker.v2.Backend.runtimes:type_name -> sluice.worker.v2.Runtime
-	3,  // 6: sluice.worker.v2.Placement.kind:type_name -> sluice.worker.v2.Placement.Kind
-	4,  // 7: sluice.worker.v2.ModelFormat.kind:type_name -> sluice.worker.v2.ModelFormat.Kind
-	5,  // 8: sluice.worker.v2.Device.kind:type_name -> sluice.worker.v2.Device.Kind
-	63, // 9: sluice.worker.v2.BackendOptions.options:type_name -> sluice.worker.v2.BackendOptions.OptionsEntry
-	66, // 10: sluice.worker.v2.DescribeRequest.config:type_name -> inference.ModelConfig
-	15, // 11: sluice.worker.v2.DescribeRequest.options:type_name -> sluice.worker.v2.BackendOptions
-	19, // 12: sluice.worker.v2.DescribeResponse.inputs:type_name -> sluice.worker.v2.TensorInfo
-	19, // 13: sluice.worker.v2.DescribeResponse.outputs:type_name -> sluice.worker.v2.TensorInfo
-	18, // 14: sluice.worker.v2.DescribeResponse.patch:type_name -> sluice.worker.v2.ConfigPatch
-	67, // 15: sluice.worker.v2.ConfigPatch.input:type_name -> inference.ModelInput
-	68, // 16: sluice.worker.v2.ConfigPatch.output:type_name -> inference.ModelOutput
-	69, // 17: sluice.worker.v2.ConfigPatch.dynamic_batching:type_name -> inference.ModelDynamicBatching
-	70, // 18: sluice.worker.v2.ConfigPatch.sequence_batching:type_name -> inference.ModelSequenceBatching
-	71, // 19: sluice.worker.v2.ConfigPatch.batch_input:type_name -> inference.BatchInput
-	72, // 20: sluice.worker.v2.ConfigPatch.batch_output:type_name -> inference.BatchOutput
-	73, // 21: sluice.worker.v2.TensorInfo.data_type:type_name -> inference.DataType
-	5,  // 22: sluice.worker.v2.InstanceSpec.kind:type_name -> sluice.worker.v2.Device.Kind
-	66, // 23: sluice.worker.v2.LoadRequest.config:type_name -> inference.ModelConfig
-	15, // 24: sluice.worker.v2.LoadRequest.options:type_name -> sluice.worker.v2.BackendOptions
-	20, // 25: sluice.worker.v2.LoadRequest.instances:type_name -> sluice.worker.v2.InstanceSpec
-	25, // 26: sluice.worker.v2.LoadResponse.memory:type_name -> sluice.worker.v2.MemoryUsage
-	0,  // 27: sluice.worker.v2.LoadResponse.memory_kinds:type_name -> sluice.worker.v2.MemoryKind
-	29, // 28: sluice.worker.v2.ExecuteRequest.batch:type_name -> sluice.worker.v2.Batch
-	37, // 29: sluice.worker.v2.ExecuteRequest.cancel:type_name -> sluice.worker.v2.Cancel
-	30, // 30: sluice.worker.v2.Batch.requests:type_name -> sluice.worker.v2.Request
-	33, // 31: sluice.worker.v2.Batch.inputs:type_name -> sluice.worker.v2.Input
-	32, // 32: sluice.worker.v2.Request.parameters:type_name -> sluice.worker.v2.Parameter
-	31, // 33: sluice.worker.v2.Request.outputs:type_name -> sluice.worker.v2.RequestedOutput
-	36, // 34: sluice.worker.v2.RequestedOutput.region:type_name -> sluice.worker.v2.Range
-	73, // 35: sluice.worker.v2.Input.data_type:type_name -> inference.DataType
-	1,  // 36: sluice.worker.v2.Input.layout:type_name -> sluice.worker.v2.Layout
-	34, // 37: sluice.worker.v2.Input.extents:type_name -> sluice.worker.v2.Extent
-	35, // 38: sluice.worker.v2.Input.segments:type_name -> sluice.worker.v2.Segment
-	36, // 39: sluice.worker.v2.Segment.region:type_name -> sluice.worker.v2.Range
-	39, // 40: sluice.worker.v2.ExecuteResponse.result:type_name -> sluice.worker.v2.Result
-	42, // 41: sluice.worker.v2.Result.error:type_name -> sluice.worker.v2.Error
-	40, // 42: sluice.worker.v2.Result.outputs:type_name -> sluice.worker.v2.Output
-	41, // 43: sluice.worker.v2.Result.responses:type_name -> sluice.worker.v2.Response
-	43, // 44: sluice.worker.v2.Result.compute:type_name -> sluice.worker.v2.ComputeTimes
-	73, // 45: sluice.worker.v2.Output.data_type:type_name -> inference.DataType
-	36, // 46: sluice.worker.v2.Output.region:type_name -> sluice.worker.v2.Range
-	42, // 47: sluice.worker.v2.Response.error:type_name -> sluice.worker.v2.Error
-	32, // 48: sluice.worker.v2.Response.parameters:type_name -> sluice.worker.v2.Parameter
-	40, // 49: sluice.worker.v2.Response.outputs:type_name -> sluice.worker.v2.Output
-	2,  // 50: sluice.worker.v2.Error.code:type_name -> sluice.worker.v2.Code
-	45, // 51: sluice.worker.v2.Call.infer:type_name -> sluice.worker.v2.Inference
-	47, // 52: sluice.worker.v2.Call.load:type_name -> sluice.worker.v2.ModelChange
-	47, // 53: sluice.worker.v2.Call.unload:type_name -> sluice.worker.v2.ModelChange
-	46, // 54: sluice.worker.v2.Call.ready:type_name -> sluice.worker.v2.ModelVersion
-	48, // 55: sluice.worker.v2.Call.log:type_name -> sluice.worker.v2.LogLine
-	49, // 56: sluice.worker.v2.Call.metric:type_name -> sluice.worker.v2.MetricUpdate
-	32, // 57: sluice.worker.v2.Inference.parameters:type_name -> sluice.worker.v2.Parameter
-	40, // 58: sluice.worker.v2.Inference.inputs:type_name -> sluice.worker.v2.Output
-	64, // 59: sluice.worker.v2.ModelChange.files:type_name -> sluice.worker.v2.ModelChange.FilesEntry
-	6,  // 60: sluice.worker.v2.LogLine.level:type_name -> sluice.worker.v2.LogLine.Level
-	7,  // 61: sluice.worker.v2.MetricUpdate.kind:type_name -> sluice.worker.v2.MetricUpdate.Kind
-	65, // 62: sluice.worker.v2.MetricUpdate.labels:type_name -> sluice.worker.v2.MetricUpdate.LabelsEntry
-	42, // 63: sluice.worker.v2.CallAnswer.error:type_name -> sluice.worker.v2.Error
-	32, // 64: sluice.worker.v2.CallAnswer.parameters:type_name -> sluice.worker.v2.Parameter
-	40, // 65: sluice.worker.v2.CallAnswer.outputs:type_name -> sluice.worker.v2.Output
-	53, // 66: sluice.worker.v2.WatchResponse.devices:type_name -> sluice.worker.v2.DeviceState
-	54, // 67: sluice.worker.v2.WatchResponse.models:type_name -> sluice.worker.v2.LoadedModel
-	14, // 68: sluice.worker.v2.DeviceState.device:type_name -> sluice.worker.v2.Device
-	8,  // 69: sluice.worker.v2.Worker.Hello:input_type -> sluice.worker.v2.HelloRequest
-	16, // 70: sluice.worker.v2.Worker.Describe:input_type -> sluice.worker.v2.DescribeRequest
-	21, // 71: sluice.worker.v2.Worker.Load:input_type -> sluice.worker.v2.LoadRequest
-	26, // 72: sluice.worker.v2.Worker.Unload:input_type -> sluice.worker.v2.UnloadRequest
-	23, // 73: sluice.worker.v2.Worker.Ready:input_type -> sluice.worker.v2.ReadyRequest
-	28, // 74: sluice.worker.v2.Worker.Execute:input_type -> sluice.worker.v2.ExecuteRequest
-	50, // 75: sluice.worker.v2.Worker.Calls:input_type -> sluice.worker.v2.CallAnswer
-	55, // 76: sluice.worker.v2.Worker.OpenRegion:input_type -> sluice.worker.v2.OpenRegionRequest
-	57, // 77: sluice.worker.v2.Worker.CloseRegion:input_type -> sluice.worker.v2.CloseRegionRequest
-	59, // 78: sluice.worker.v2.Worker.ReadRegion:input_type -> sluice.worker.v2.ReadRegionRequest
-	61, // 79: sluice.worker.v2.Worker.WriteRegion:input_type -> sluice.worker.v2.WriteRegionRequest
-	51, // 80: sluice.worker.v2.Worker.Watch:input_type -> sluice.worker.v2.WatchRequest
-	9,  // 81: sluice.worker.v2.Worker.Hello:output_type -> sluice.worker.v2.HelloResponse
-	17, // 82: sluice.worker.v2.Worker.Describe:output_type -> sluice.worker.v2.DescribeResponse
-	22, // 83: sluice.worker.v2.Worker.Load:output_type -> sluice.worker.v2.LoadResponse
-	27, // 84: sluice.worker.v2.Worker.Unload:output_type -> sluice.worker.v2.UnloadResponse
-	24, // 85: sluice.worker.v2.Worker.Ready:output_type -> sluice.worker.v2.ReadyResponse
-	38, // 86: sluice.worker.v2.Worker.Execute:output_type -> sluice.worker.v2.ExecuteResponse
-	44, // 87: sluice.worker.v2.Worker.Calls:output_type -> sluice.worker.v2.Call
-	56, // 88: sluice.worker.v2.Worker.OpenRegion:output_type -> sluice.worker.v2.OpenRegionResponse
-	58, // 89: sluice.worker.v2.Worker.CloseRegion:output_type -> sluice.worker.v2.CloseRegionResponse
-	60, // 90: sluice.worker.v2.Worker.ReadRegion:output_type -> sluice.worker.v2.ReadRegionResponse
-	62, // 91: sluice.worker.v2.Worker.WriteRegion:output_type -> sluice.worker.v2.WriteRegionResponse
-	52, // 92: sluice.worker.v2.Worker.Watch:output_type -> sluice.worker.v2.WatchResponse
-	81, // [81:93] is the sub-list for method output_type
-	69, // [69:81] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	13, // 4: sluice.worker.v2.Backend.formats:type_name -> sluice.worker.v2.ModelFormat
+	14, // 5: sluice.worker.v2.Backend.runtimes:type_name -> sluice.worker.v2.Runtime
+	11, // 6: sluice.worker.v2.Backend.engine:type_name -> sluice.worker.v2.Engine
+	3,  // 7: sluice.worker.v2.Placement.kind:type_name -> sluice.worker.v2.Placement.Kind
+	4,  // 8: sluice.worker.v2.ModelFormat.kind:type_name -> sluice.worker.v2.ModelFormat.Kind
+	5,  // 9: sluice.worker.v2.Device.kind:type_name -> sluice.worker.v2.Device.Kind
+	64, // 10: sluice.worker.v2.BackendOptions.options:type_name -> sluice.worker.v2.BackendOptions.OptionsEntry
+	67, // 11: sluice.worker.v2.DescribeRequest.config:type_name -> inference.ModelConfig
+	16, // 12: sluice.worker.v2.DescribeRequest.options:type_name -> sluice.worker.v2.BackendOptions
+	20, // 13: sluice.worker.v2.DescribeResponse.inputs:type_name -> sluice.worker.v2.TensorInfo
+	20, // 14: sluice.worker.v2.DescribeResponse.outputs:type_name -> sluice.worker.v2.TensorInfo
+	19, // 15: sluice.worker.v2.DescribeResponse.patch:type_name -> sluice.worker.v2.ConfigPatch
+	68, // 16: sluice.worker.v2.ConfigPatch.input:type_name -> inference.ModelInput
+	69, // 17: sluice.worker.v2.ConfigPatch.output:type_name -> inference.ModelOutput
+	70, // 18: sluice.worker.v2.ConfigPatch.dynamic_batching:type_name -> inference.ModelDynamicBatching
+	71, // 19: sluice.worker.v2.ConfigPatch.sequence_batching:type_name -> inference.ModelSequenceBatching
+	72, // 20: sluice.worker.v2.ConfigPatch.batch_input:type_name -> inference.BatchInput
+	73, // 21: sluice.worker.v2.ConfigPatch.batch_output:type_name -> inference.BatchOutput
+	74, // 22: sluice.worker.v2.TensorInfo.data_type:type_name -> inference.DataType
+	5,  // 23: sluice.worker.v2.InstanceSpec.kind:type_name -> sluice.worker.v2.Device.Kind
+	67, // 24: sluice.worker.v2.LoadRequest.config:type_name -> inference.ModelConfig
+	16, // 25: sluice.worker.v2.LoadRequest.options:type_name -> sluice.worker.v2.BackendOptions
+	21, // 26: sluice.worker.v2.LoadRequest.instances:type_name -> sluice.worker.v2.InstanceSpec
+	26, // 27: sluice.worker.v2.LoadResponse.memory:type_name -> sluice.worker.v2.MemoryUsage
+	0,  // 28: sluice.worker.v2.LoadResponse.memory_kinds:type_name -> sluice.worker.v2.MemoryKind
+	30, // 29: sluice.worker.v2.ExecuteRequest.batch:type_name -> sluice.worker.v2.Batch
+	38, // 30: sluice.worker.v2.ExecuteRequest.cancel:type_name -> sluice.worker.v2.Cancel
+	31, // 31: sluice.worker.v2.Batch.requests:type_name -> sluice.worker.v2.Request
+	34, // 32: sluice.worker.v2.Batch.inputs:type_name -> sluice.worker.v2.Input
+	33, // 33: sluice.worker.v2.Request.parameters:type_name -> sluice.worker.v2.Parameter
+	32, // 34: sluice.worker.v2.Request.outputs:type_name -> sluice.worker.v2.RequestedOutput
+	37, // 35: sluice.worker.v2.RequestedOutput.region:type_name -> sluice.worker.v2.Range
+	74, // 36: sluice.worker.v2.Input.data_type:type_name -> inference.DataType
+	1,  // 37: sluice.worker.v2.Input.layout:type_name -> sluice.worker.v2.Layout
+	35, // 38: sluice.worker.v2.Input.extents:type_name -> sluice.worker.v2.Extent
+	36, // 39: sluice.worker.v2.Input.segments:type_name -> sluice.worker.v2.Segment
+	37, // 40: sluice.worker.v2.Segment.region:type_name -> sluice.worker.v2.Range
+	40, // 41: sluice.worker.v2.ExecuteResponse.result:type_name -> sluice.worker.v2.Result
+	43, // 42: sluice.worker.v2.Result.error:type_name -> sluice.worker.v2.Error
+	41, // 43: sluice.worker.v2.Result.outputs:type_name -> sluice.worker.v2.Output
+	42, // 44: sluice.worker.v2.Result.responses:type_name -> sluice.worker.v2.Response
+	44, // 45: sluice.worker.v2.Result.compute:type_name -> sluice.worker.v2.ComputeTimes
+	74, // 46: sluice.worker.v2.Output.data_type:type_name -> inference.DataType
+	37, // 47: sluice.worker.v2.Output.region:type_name -> sluice.worker.v2.Range
+	43, // 48: sluice.worker.v2.Response.error:type_name -> sluice.worker.v2.Error
+	33, // 49: sluice.worker.v2.Response.parameters:type_name -> sluice.worker.v2.Parameter
+	41, // 50: sluice.worker.v2.Response.outputs:type_name -> sluice.worker.v2.Output
+	2,  // 51: sluice.worker.v2.Error.code:type_name -> sluice.worker.v2.Code
+	46, // 52: sluice.worker.v2.Call.infer:type_name -> sluice.worker.v2.Inference
+	48, // 53: sluice.worker.v2.Call.load:type_name -> sluice.worker.v2.ModelChange
+	48, // 54: sluice.worker.v2.Call.unload:type_name -> sluice.worker.v2.ModelChange
+	47, // 55: sluice.worker.v2.Call.ready:type_name -> sluice.worker.v2.ModelVersion
+	49, // 56: sluice.worker.v2.Call.log:type_name -> sluice.worker.v2.LogLine
+	50, // 57: sluice.worker.v2.Call.metric:type_name -> sluice.worker.v2.MetricUpdate
+	33, // 58: sluice.worker.v2.Inference.parameters:type_name -> sluice.worker.v2.Parameter
+	41, // 59: sluice.worker.v2.Inference.inputs:type_name -> sluice.worker.v2.Output
+	65, // 60: sluice.worker.v2.ModelChange.files:type_name -> sluice.worker.v2.ModelChange.FilesEntry
+	6,  // 61: sluice.worker.v2.LogLine.level:type_name -> sluice.worker.v2.LogLine.Level
+	7,  // 62: sluice.worker.v2.MetricUpdate.kind:type_name -> sluice.worker.v2.MetricUpdate.Kind
+	66, // 63: sluice.worker.v2.MetricUpdate.labels:type_name -> sluice.worker.v2.MetricUpdate.LabelsEntry
+	43, // 64: sluice.worker.v2.CallAnswer.error:type_name -> sluice.worker.v2.Error
+	33, // 65: sluice.worker.v2.CallAnswer.parameters:type_name -> sluice.worker.v2.Parameter
+	41, // 66: sluice.worker.v2.CallAnswer.outputs:type_name -> sluice.worker.v2.Output
+	54, // 67: sluice.worker.v2.WatchResponse.devices:type_name -> sluice.worker.v2.DeviceState
+	55, // 68: sluice.worker.v2.WatchResponse.models:type_name -> sluice.worker.v2.LoadedModel
+	15, // 69: sluice.worker.v2.DeviceState.device:type_name -> sluice.worker.v2.Device
+	8,  // 70: sluice.worker.v2.Worker.Hello:input_type -> sluice.worker.v2.HelloRequest
+	17, // 71: sluice.worker.v2.Worker.Describe:input_type -> sluice.worker.v2.DescribeRequest
+	22, // 72: sluice.worker.v2.Worker.Load:input_type -> sluice.worker.v2.LoadRequest
+	27, // 73: sluice.worker.v2.Worker.Unload:input_type -> sluice.worker.v2.UnloadRequest
+	24, // 74: sluice.worker.v2.Worker.Ready:input_type -> sluice.worker.v2.ReadyRequest
+	29, // 75: sluice.worker.v2.Worker.Execute:input_type -> sluice.worker.v2.ExecuteRequest
+	51, // 76: sluice.worker.v2.Worker.Calls:input_type -> sluice.worker.v2.CallAnswer
+	56, // 77: sluice.worker.v2.Worker.OpenRegion:input_type -> sluice.worker.v2.OpenRegionRequest
+	58, // 78: sluice.worker.v2.Worker.CloseRegion:input_type -> sluice.worker.v2.CloseRegionRequest
+	60, // 79: sluice.worker.v2.Worker.ReadRegion:input_type -> sluice.worker.v2.ReadRegionRequest
+	62, // 80: sluice.worker.v2.Worker.WriteRegion:input_type -> sluice.worker.v2.WriteRegionRequest
+	52, // 81: sluice.worker.v2.Worker.Watch:input_type -> sluice.worker.v2.WatchRequest
+	9,  // 82: sluice.worker.v2.Worker.Hello:output_type -> sluice.worker.v2.HelloResponse
+	18, // 83: sluice.worker.v2.Worker.Describe:output_type -> sluice.worker.v2.DescribeResponse
+	23, // 84: sluice.worker.v2.Worker.Load:output_type -> sluice.worker.v2.LoadResponse
+	28, // 85: sluice.worker.v2.Worker.Unload:output_type -> sluice.worker.v2.UnloadResponse
+	25, // 86: sluice.worker.v2.Worker.Ready:output_type -> sluice.worker.v2.ReadyResponse
+	39, // 87: sluice.worker.v2.Worker.Execute:output_type -> sluice.worker.v2.ExecuteResponse
+	45, // 88: sluice.worker.v2.Worker.Calls:output_type -> sluice.worker.v2.Call
+	57, // 89: sluice.worker.v2.Worker.OpenRegion:output_type -> sluice.worker.v2.OpenRegionResponse
+	59, // 90: sluice.worker.v2.Worker.CloseRegion:output_type -> sluice.worker.v2.CloseRegionResponse
+	61, // 91: sluice.worker.v2.Worker.ReadRegion:output_type -> sluice.worker.v2.ReadRegionResponse
+	63, // 92: sluice.worker.v2.Worker.WriteRegion:output_type -> sluice.worker.v2.WriteRegionResponse
+	53, // 93: sluice.worker.v2.Worker.Watch:output_type -> sluice.worker.v2.WatchResponse
+	82, // [82:94] is the sub-list for method output_type
+	70, // [70:82] is the sub-list for method input_type
+	70, // [70:70] is the sub-list for extension type_name
+	70, // [70:70] is the sub-list for extension extendee
+	0,  // [0:70] is the sub-list for field type_name
 }
 
 func init() { file_proto_worker_worker_proto_init() }
@@ -5241,15 +5317,15 @@ func file_proto_worker_worker_proto_init() {
 	if File_proto_worker_worker_proto != nil {
 		return
 	}
-	file_proto_worker_worker_proto_msgTypes[10].OneofWrappers = []any{}
-	file_proto_worker_worker_proto_msgTypes[24].OneofWrappers = []any{
+	file_proto_worker_worker_proto_msgTypes[11].OneofWrappers = []any{}
+	file_proto_worker_worker_proto_msgTypes[25].OneofWrappers = []any{
 		(*Parameter_BoolValue)(nil),
 		(*Parameter_Int64Value)(nil),
 		(*Parameter_Uint64Value)(nil),
 		(*Parameter_DoubleValue)(nil),
 		(*Parameter_StringValue)(nil),
 	}
-	file_proto_worker_worker_proto_msgTypes[36].OneofWrappers = []any{
+	file_proto_worker_worker_proto_msgTypes[37].OneofWrappers = []any{
 		(*Call_Infer)(nil),
 		(*Call_Load)(nil),
 		(*Call_Unload)(nil),
@@ -5259,7 +5335,7 @@ func file_proto_worker_worker_proto_init() {
 		(*Call_Cancel)(nil),
 		(*Call_Taken)(nil),
 	}
-	file_proto_worker_worker_proto_msgTypes[41].OneofWrappers = []any{
+	file_proto_worker_worker_proto_msgTypes[42].OneofWrappers = []any{
 		(*MetricUpdate_Set)(nil),
 		(*MetricUpdate_Add)(nil),
 		(*MetricUpdate_Observe)(nil),
@@ -5272,7 +5348,7 @@ func file_proto_worker_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_worker_worker_proto_rawDesc), len(file_proto_worker_worker_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   58,
+			NumMessages:   59,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

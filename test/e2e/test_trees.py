@@ -2,8 +2,10 @@
 import base64
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
 import threading
 
 import numpy as np
@@ -74,6 +76,25 @@ def test_refused(start, tmp_path):
         assert said[name]["state"] == "UNAVAILABLE" and text in said[name]["reason"], said[name]
         assert str(tmp_path) not in said[name]["reason"]
     assert said["xgb_regression"]["state"] == "READY"
+
+
+def command(*args):
+    done = subprocess.run([harness.BINARY, *args], capture_output=True, text=True, timeout=60)
+    return done.stdout + done.stderr
+
+
+def test_engines(tmp_path):
+    """The command and a check say which engine there is, and how to get one that is missing."""
+    rows = command("engines")
+    assert re.search(r"\| fil +\| treelite +\| [0-9.]+ +\| .*libtreelite.so", rows) and "to get it" not in rows, rows
+    assert "version 1 with fil (treelite " in command("check", str(lay(tmp_path, ["xgb_regression"])))
+    away = f"--engines-directory={tmp_path}/none"
+    rows = command("engines", away)
+    assert re.search(r"\| fil +\| treelite +\| missing +\| ", rows), rows
+    assert "Backend fil has no treelite: treelite's library is not there: " in rows and "to get it: make engine-treelite" in rows
+    found = command("check", str(tmp_path), away)
+    assert "backend 'fil' of model 'xgb_regression' can't be used: treelite's library is not there: " in found, found
+    assert "(make engine-treelite)" in found
 
 
 def test_worker_killed(start, tmp_path):

@@ -41,13 +41,14 @@ type Info struct {
 	Memory     []worker.MemoryKind   // where tensors may lie; nil: host memory
 	Formats    []*worker.ModelFormat // model files; nil: it reads none, or the config says which
 	Runtimes   []*worker.Runtime     // files of other backends that it runs
+	Engine     *worker.Engine        // the library underneath, also where it is missing; nil: it needs none
 }
 
 // Message is Info as a worker says it in Hello. What it points at is shared.
 func (i Info) Message(name string) *worker.Backend {
 	return &worker.Backend{Name: name, Version: i.Version, Gpu: i.GPU, Unavailable: i.Unavailable, OpenRequests: uint32(max(i.OpenRequests, 0)),
 		WholeBatches: i.WholeBatches, Ragged: i.Ragged, UnbatchedOptional: i.UnbatchedOptional, Patches: i.Patches,
-		Placements: i.Placements, Memory: i.Memory, Formats: i.Formats, Runtimes: i.Runtimes}
+		Placements: i.Placements, Memory: i.Memory, Formats: i.Formats, Runtimes: i.Runtimes, Engine: i.Engine}
 }
 
 // MaxOpenRequests bounds Info.OpenRequests.

@@ -16,6 +16,7 @@ const (
 	maxDevices   = 1024
 	maxOfBackend = 64  // formats, runtimes, placements and kinds of memory, each
 	maxHelloName = 256 // bytes of a name
+	maxPath      = 4096
 )
 
 // checkHello checks what a worker says of its backends: names that configs and folders are
@@ -59,6 +60,9 @@ func checkBackend(b *workerpb.Backend) error {
 			return fmt.Errorf("the model format with platform %q has the file name %q", clip(f.GetPlatform()),
 				clip(f.GetFilename()))
 		}
+	}
+	if e := b.GetEngine(); len(e.GetName()) > maxHelloName || len(e.GetGet()) > maxHelloName || len(e.GetPath()) > maxPath {
+		return errors.New("the name, path or command of its engine is too long")
 	}
 	for _, r := range b.GetRuntimes() {
 		if !isFileName(r.GetFile()) {

@@ -23,9 +23,10 @@ var formats = []format{
 	{forest.Checkpoint, "treelite_checkpoint", "checkpoint.tl"},
 }
 
-// about is what the backend says of itself, whatever library there is.
-func about() backend.Info {
-	info := backend.Info{Patches: true, Simultaneous: true, Placements: []*worker.Placement{{Kind: worker.Placement_CPU}}}
+// about is what the backend says of itself, whether its library is there or not.
+func about(library string) backend.Info {
+	info := backend.Info{Patches: true, Simultaneous: true, Placements: []*worker.Placement{{Kind: worker.Placement_CPU}},
+		Engine: &worker.Engine{Name: Engine, Path: library, Get: "make engine-" + Engine}}
 	for _, f := range formats {
 		info.Formats = append(info.Formats, &worker.ModelFormat{Filename: f.file, Kind: worker.ModelFormat_FILE})
 	}

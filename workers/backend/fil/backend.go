@@ -13,16 +13,17 @@ import (
 	"github.com/sluice-serve/sluice/workers/backend/fil/forest"
 )
 
-// Engine is the folder of treelite among the engines.
+// Engine is the library's name, and that of its folder among the engines.
 const Engine = "treelite"
 
 // New makes the factory of the backend. The engine's folder is that of treelite's Python package as it is unpacked; without its
 // library nothing can be loaded, which the backend says in Info. There are no options.
 func New(engines string) backend.Factory {
 	return func(map[string]string) (backend.Backend, error) {
-		b := &trees{library: filepath.Join(engines, Engine, "treelite", "lib", "libtreelite.so"), log: slog.Default(), info: about()}
+		b := &trees{library: filepath.Join(engines, Engine, "treelite", "lib", "libtreelite.so"), log: slog.Default()}
+		b.info = about(b.library)
 		if _, err := os.Stat(b.library); err != nil {
-			b.info.Unavailable = fmt.Sprintf("treelite's library is not there: %s (make engine-treelite)", b.library)
+			b.info.Unavailable = fmt.Sprintf("treelite's library is not there: %s", b.library)
 			return b, nil
 		}
 		b.info.Version = packaged(filepath.Join(engines, Engine, "treelite"))
@@ -87,7 +88,7 @@ func (b *trees) Load(ctx context.Context, spec backend.Spec) (backend.Model, err
 // open reads the parameters and the file.
 func (b *trees) open(ctx context.Context, spec backend.Spec) (*settings, *forest.Forest, error) {
 	if b.info.Unavailable != "" {
-		return nil, nil, infer.Errorf(infer.Unavailable, "unable to load model '%s': %s", spec.Name, b.info.Unavailable)
+		return nil, nil, infer.Errorf(infer.Unavailable, "unable to load model '%s': %s (%s)", spec.Name, b.info.Unavailable, b.info.Engine.Get)
 	}
 	s, err := newSettings(spec.Config)
 	if err != nil {

@@ -48,7 +48,7 @@ type runtime struct {
 }
 
 func newRuntime(path string, o options) *runtime {
-	r := &runtime{options: o, log: slog.Default(), info: about()}
+	r := &runtime{options: o, log: slog.Default(), info: about(path)}
 	if filepath.Base(path) != path {
 		r.dir = filepath.Dir(resolved(path))
 	}

@@ -20,7 +20,7 @@ func New(string) backend.Factory {
 type absent struct{}
 
 func (absent) Info() backend.Info {
-	info := about()
+	info := about("")
 	info.Unavailable = unavailable
 	return info
 }

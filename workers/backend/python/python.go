@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-serve/sluice/proto/worker"
 	"github.com/sluice-serve/sluice/workers/backend"
 	"github.com/sluice-serve/sluice/workers/backend/python/internal/channel"
+	"github.com/sluice-serve/sluice/workers/backend/python/internal/pyenv"
 )
 
 // openRequests is how many requests of an instance may be open when it takes its next batch.
@@ -55,6 +56,7 @@ func (p *python) Info() backend.Info {
 		RequestContext: true,
 		Formats:        []*worker.ModelFormat{{Filename: runtimeFile}},
 		Runtimes:       []*worker.Runtime{{File: runtimeFile, Shared: true}},
+		Engine:         &worker.Engine{Name: "Python", Path: pyenv.Default(p.options.python), Get: "a package of this host, or an environment with the model"},
 	}
 }
 

@@ -91,6 +91,20 @@ func ParseCheck(args []string, env func(string) (string, bool)) (*Serve, error) 
 	return s, s.Config.Validate()
 }
 
+// ParseEngines reads the arguments after `sluice engines`: flags of serve, of which those of the workers and the backends matter.
+func ParseEngines(args []string, env func(string) (string, bool)) (*Serve, error) {
+	s := newServe()
+	rest, err := s.table().parse(args, env)
+	switch {
+	case err != nil || s.Help:
+		return s, err
+	case len(rest) > 0:
+		return s, fmt.Errorf("'%s' is not a flag", rest[0])
+	}
+	s.finish()
+	return s, nil
+}
+
 func newServe() *Serve {
 	s := &Serve{Config: gateway.DefaultConfig(), WakeLatency: -1}
 	s.Config.Repository.TempDir = os.TempDir()

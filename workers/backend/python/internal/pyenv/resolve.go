@@ -1,6 +1,7 @@
 package pyenv
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"os/exec"
@@ -117,6 +118,16 @@ func interpreterOf(folder string) (string, error) {
 		}
 	}
 	return "", infer.Errorf(infer.InvalidArg, "the model's environment has no bin/python")
+}
+
+// Default is the path of the interpreter of a model that names none; "" where there is none. python is what --backend-config
+// says of it; "": nothing.
+func Default(python string) string {
+	path, err := exec.LookPath(cmp.Or(python, beside()))
+	if err != nil {
+		return ""
+	}
+	return path
 }
 
 // beside is the interpreter that came with the worker, or that of PATH.
