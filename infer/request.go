@@ -99,6 +99,7 @@ type Request struct {
 	SequenceStart bool
 	SequenceEnd   bool
 	Streaming     bool // the caller takes any number of responses
+	TakesErrors   bool // with Streaming: he takes responses that are errors (Response.Err), behind which others come
 	Depth         int  // models that run this request as a step of theirs, one inside the other; 0: a client's own
 	// Within are the executions that wait for the request, where a model has called for it;
 	// nil: none do.
@@ -280,6 +281,9 @@ type Response struct {
 	Outputs []Tensor
 	Params  Params
 	Final   bool // no further response follows
+	// Err is set where the answer is an error and others follow it, for a request that TakesErrors; nothing but ID, Model,
+	// Version and Memory is set beside it.
+	Err error
 
 	Cache CacheStatus   // how the response cache took part
 	Age   time.Duration // of an answer out of the cache

@@ -23,6 +23,7 @@ type connection struct {
 	laneOn atomic.Bool
 
 	tellRead atomic.Bool // the gateway takes word of inputs that are read no more
+	goesOn   atomic.Bool // the gateway takes errors that are not a request's last answer
 
 	regions *region.Table // of clients' memory that batches may name
 	files   shm.Taker     // their descriptors on the way here

@@ -137,7 +137,7 @@ func (g *gateway) wait(t testing.TB) {
 
 func (g *gateway) hello(t testing.TB, lane bool) *worker.HelloResponse {
 	t.Helper()
-	ask := &worker.HelloRequest{Protocol: workers.Protocol, InputsRead: true}
+	ask := &worker.HelloRequest{Protocol: workers.Protocol, InputsRead: true, GoesOn: true}
 	if lane {
 		ask.Lane = []uint32{wire.Table}
 	}

@@ -139,6 +139,17 @@ func (k *keptBatch) Fail(i int, err error) error {
 	return err
 }
 
+// RespondError fits backend.Open.
+func (k *keptBatch) RespondError(i int, err error) (open bool, fault error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if open, fault = k.x.respondError(k.x.index(i), err); open {
+		k.watch[i].heard = infer.Now()
+	}
+	k.flush()
+	return open, fault
+}
+
 // InferDone fits backend.Open.
 func (k *keptBatch) InferDone(i int) {
 	k.mu.Lock()

@@ -137,6 +137,9 @@ func (k *keeper) next(t *testing.T) (text string, data []byte) {
 		switch {
 		case r.Err != "":
 			text += r.Code.String() + "/" + string(r.Reason)
+			if r.GoesOn {
+				text += " on"
+			}
 		case r.Final:
 			text += "final"
 		default:
@@ -601,6 +604,51 @@ func TestReleaseAllOfAnOldGateway(t *testing.T) {
 	o.ReleaseAll()
 	fine(t, o.Fail(0, infer.Errorf(infer.NotFound, "no")))
 	k.want(t, "1 0:not found/")
+}
+
+// Errors may be among the answers of a decoupled model. A gateway that did not ask for them has the first as the end.
+func TestErrorsAmongAnswers(t *testing.T) {
+	not := infer.Errorf(infer.NotFound, "not this one")
+	one := func(o backend.Open, final bool) error {
+		return o.Respond(0, []infer.Tensor{{Name: "OUTPUT0", Datatype: infer.FP32, Shape: []int64{1, 1}, Data: make([]byte, 4)}}, nil, final)
+	}
+	eachWay(t, func(t *testing.T, stream bool) {
+		decoupled := fp32Config(nil)
+		decoupled.ModelTransactionPolicy = &modelconfig.ModelTransactionPolicy{Decoupled: true}
+		k := startKeeper(t, keeperConfig{open: 8, stream: stream, model: decoupled})
+		k.send(t, 1, 1)
+		o := k.kept(t)
+		k.want(t, "1 more free")
+		fine(t, one(o, false))
+		k.want(t, "1 more 0:part")
+		for range 2 {
+			if open, err := o.RespondError(0, not); err != nil || !open {
+				t.Errorf("open %v, %v", open, err)
+			}
+			k.want(t, "1 more 0:not found/ on")
+		}
+		fine(t, one(o, true))
+		k.want(t, "1 0:final")
+		if _, err := o.RespondError(0, not); err == nil {
+			t.Error("an error behind the last answer succeeds")
+		}
+		must(k.client.Hello(ctx(t), &worker.HelloRequest{Protocol: workers.Protocol, InputsRead: true, Lane: []uint32{wire.Table}}))(t)
+		k.send(t, 2, 1)
+		o = k.kept(t)
+		k.want(t, "2 more free")
+		if open, err := o.RespondError(0, not); err != nil || open {
+			t.Errorf("of an old gateway: open %v, %v", open, err)
+		}
+		k.want(t, "2 0:not found/")
+		ordinary := startKeeper(t, keeperConfig{open: 8, stream: stream})
+		ordinary.send(t, 3, 1)
+		o = ordinary.kept(t)
+		ordinary.want(t, "3 more free")
+		if open, err := o.RespondError(0, not); err != nil || open {
+			t.Errorf("of a model that is not decoupled: open %v, %v", open, err)
+		}
+		ordinary.want(t, "3 0:not found/")
+	})
 }
 
 // A sequence's next request needs the end of the one before it: the instance is free then.

@@ -212,6 +212,35 @@ func (x *execution) failOne(i int, err error) error {
 	return nil
 }
 
+// RespondError fits backend.Batch.
+func (x *execution) RespondError(i int, err error) (open bool, fault error) {
+	if x.kept != nil {
+		return false, x.misused(throughBatch)
+	}
+	return x.respondError(x.index(i), err)
+}
+
+func (x *execution) respondError(i int, err error) (open bool, fault error) {
+	if x.isLost(i) {
+		return false, nil
+	}
+	if !x.inst.decoupled || !x.inst.connection.goesOn.Load() || infer.ReasonOf(err) == infer.ReasonWorkerLost {
+		return false, x.failOne(i, err)
+	}
+	if i < 0 || x.requests[i].answered || err == nil {
+		return false, x.misused(fmt.Sprintf("answered request %d, which had its final answer, with %v", i, err))
+	}
+	d := &x.part
+	d.reset(x.batch.ID)
+	d.result.More = true
+	d.result.Responses = append(d.result.Responses, wire.Response{Index: i, GoesOn: true, Code: infer.CodeOf(err),
+		Reason: infer.ReasonOf(err), Err: textOf(err)})
+	if err := x.inst.transport.send(x, d); err != nil {
+		return true, err
+	}
+	return true, nil
+}
+
 func (x *execution) fail(i int, err error) {
 	if infer.ReasonOf(err) == infer.ReasonWorkerLost {
 		x.inst.worker.losses.note()

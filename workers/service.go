@@ -47,6 +47,7 @@ func (s *service) Hello(ctx context.Context, r *worker.HelloRequest) (*worker.He
 	c.laneOn.Store(answer.Lane != 0)
 	c.calls.on.Store(r.GetCalls())
 	c.tellRead.Store(r.GetInputsRead())
+	c.goesOn.Store(r.GetGoesOn())
 	answer.Calls = r.GetCalls()
 	for _, name := range slices.Sorted(maps.Keys(w.deps.Backends)) {
 		info := &worker.Backend{Name: name}

@@ -74,7 +74,7 @@ func (r *streamRequest) decodeStandard(m *inference.ModelInferRequest) {
 // begin puts the request into service.
 func (r *streamRequest) begin() {
 	st := r.st
-	r.Request.Streaming, r.Request.Envelope = true, &r.envelope
+	r.Request.Streaming, r.Request.TakesErrors, r.Request.Envelope = true, !st.strict, &r.envelope
 	r.envelope.BodySize = r.size
 	st.mu.Lock()
 	st.live.add(r)
@@ -217,8 +217,12 @@ func (r *streamRequest) Send(resp *infer.Response) error {
 	}
 	r.answered, r.final = true, resp.Final
 	resp.Params = withFinal(resp.Params, resp.Final)
-	a, err := st.s.answerOf(resp, st.slow())
-	if err != nil {
+	var a streamAnswer
+	var err error
+	if resp.Err != nil {
+		a = st.s.faultOf(resp.Err.Error(), &infer.Response{ID: resp.ID, Model: resp.Model, Params: resp.Params})
+		resp.Memory.Release()
+	} else if a, err = st.s.answerOf(resp, st.slow()); err != nil {
 		r.sendErr = err
 		return err
 	}

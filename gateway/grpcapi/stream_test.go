@@ -87,6 +87,21 @@ func scripted(r *rig, gate chan struct{}) {
 			case <-ctx.Done():
 				return ctx.Err()
 			}
+		case "mixed":
+			req.Decoupled = true
+			for range 2 {
+				err := infer.Errorf(infer.NotFound, "not this one")
+				if !req.TakesErrors {
+					return err
+				}
+				if err := send(&infer.Response{ID: req.ID, Model: req.Model, Err: err}); err != nil {
+					return err
+				}
+				if err := send(r.pipeline.echo(req)); err != nil {
+					return err
+				}
+			}
+			return nil
 		case "many":
 			req.Decoupled = true
 			for range 3 {
@@ -160,6 +175,39 @@ func TestStreamEmptyFinalResponse(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantAnswers(t, got, "e 1 false", "e 1 false", "e 1 false", "e 0 true")
+	clean(t, r)
+}
+
+// Errors of a decoupled model stand among its answers, and none is the last.
+func TestStreamErrorsAmongAnswers(t *testing.T) {
+	r := start(t)
+	scripted(r, nil)
+	stream := openStream(t.Context(), t, r)
+	ask(t, stream, streamed("mixed", "a"))
+	var got []*inference.ModelStreamInferResponse
+	for range 4 {
+		m, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, m)
+	}
+	for i := range got {
+		m := got[i]
+		last := m.InferResponse.Parameters[finalParam].GetBoolParam()
+		if i%2 == 1 && (m.ErrorMessage != "" || len(m.InferResponse.RawOutputContents) != 1) ||
+			i%2 == 0 && (m.ErrorMessage != "not this one" || last || m.InferResponse.ModelName != "mixed" || m.InferResponse.Id != "a" || len(m.InferResponse.Outputs) > 0) {
+			t.Errorf("message %d is %v", i, m)
+		}
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	strict := openStream(metadata.AppendToOutgoingContext(t.Context(), strictKey, "true"), t, r)
+	ask(t, strict, streamed("mixed", "b"))
+	if _, err := strict.Recv(); status.Code(err) != codes.NotFound {
+		t.Errorf("status %v, want the error's", err)
+	}
 	clean(t, r)
 }
 

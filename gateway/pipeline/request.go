@@ -338,6 +338,9 @@ func (p *Pipeline) present(ctx context.Context, m Model, req *infer.Request, res
 	} else {
 		m.Present(resp)
 	}
+	if resp.Err != nil {
+		return nil
+	}
 	if err := p.classify(ctx, m, req, resp); err != nil {
 		resp.Memory.Release()
 		return err

@@ -413,7 +413,7 @@ func (b *warmupRun) deliver(res *infer.Result) {
 		b.note(res.Err)
 	}
 	for i := range res.Responses {
-		if err := res.Responses[i].Err; err != nil {
+		if err := errorOf(&res.Responses[i]); err != nil {
 			b.note(err)
 		}
 	}
@@ -422,6 +422,14 @@ func (b *warmupRun) deliver(res *infer.Result) {
 		b.compute = res.Compute
 		close(b.done)
 	}
+}
+
+// errorOf is the error of a request's answer, whether it is the last or not.
+func errorOf(r *infer.RequestResult) error {
+	if r.Err == nil && r.Response != nil {
+		return r.Response.Err
+	}
+	return r.Err
 }
 
 func (b *warmupRun) note(err error) {

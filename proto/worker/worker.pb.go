@@ -461,6 +461,7 @@ type HelloRequest struct {
 	Lane          []uint32 `protobuf:"varint,3,rep,packed,name=lane,proto3" json:"lane,omitempty"`
 	Calls         bool     `protobuf:"varint,10,opt,name=calls,proto3" json:"calls,omitempty"`                             // the gateway answers calls of models
 	InputsRead    bool     `protobuf:"varint,11,opt,name=inputs_read,json=inputsRead,proto3" json:"inputs_read,omitempty"` // the gateway takes Result.inputs_read; else it must not be set
+	GoesOn        bool     `protobuf:"varint,12,opt,name=goes_on,json=goesOn,proto3" json:"goes_on,omitempty"`             // likewise Response.goes_on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -526,6 +527,13 @@ func (x *HelloRequest) GetCalls() bool {
 func (x *HelloRequest) GetInputsRead() bool {
 	if x != nil {
 		return x.InputsRead
+	}
+	return false
+}
+
+func (x *HelloRequest) GetGoesOn() bool {
+	if x != nil {
+		return x.GoesOn
 	}
 	return false
 }
@@ -2985,13 +2993,16 @@ func (x *Output) GetRegion() *Range {
 // An answer to one request. A request has one final answer or error; in a decoupled model
 // any number of others before it.
 type Response struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Request       uint32                 `protobuf:"varint,1,opt,name=request,proto3" json:"request,omitempty"` // its index
-	Error         *Error                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`      // it failed; then nothing else is set but final
-	Final         bool                   `protobuf:"varint,3,opt,name=final,proto3" json:"final,omitempty"`     // the request's last one
-	Repeat        bool                   `protobuf:"varint,4,opt,name=repeat,proto3" json:"repeat,omitempty"`   // in place of final: it is not answered but to be executed again (iterative_sequence)
-	Parameters    []*Parameter           `protobuf:"bytes,5,rep,name=parameters,proto3" json:"parameters,omitempty"`
-	Outputs       []*Output              `protobuf:"bytes,6,rep,name=outputs,proto3" json:"outputs,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Request    uint32                 `protobuf:"varint,1,opt,name=request,proto3" json:"request,omitempty"` // its index
+	Error      *Error                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`      // it failed; then nothing else is set but final, or goes_on
+	Final      bool                   `protobuf:"varint,3,opt,name=final,proto3" json:"final,omitempty"`     // the request's last one
+	Repeat     bool                   `protobuf:"varint,4,opt,name=repeat,proto3" json:"repeat,omitempty"`   // in place of final: it is not answered but to be executed again (iterative_sequence)
+	Parameters []*Parameter           `protobuf:"bytes,5,rep,name=parameters,proto3" json:"parameters,omitempty"`
+	Outputs    []*Output              `protobuf:"bytes,6,rep,name=outputs,proto3" json:"outputs,omitempty"`
+	// With an error, in a result with more, of a decoupled model: the error is one of the request's answers, and
+	// others follow.
+	GoesOn        bool `protobuf:"varint,7,opt,name=goes_on,json=goesOn,proto3" json:"goes_on,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3066,6 +3077,13 @@ func (x *Response) GetOutputs() []*Output {
 		return x.Outputs
 	}
 	return nil
+}
+
+func (x *Response) GetGoesOn() bool {
+	if x != nil {
+		return x.GoesOn
+	}
+	return false
 }
 
 type Error struct {
@@ -4696,7 +4714,7 @@ var File_proto_worker_worker_proto protoreflect.FileDescriptor
 
 const file_proto_worker_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x19proto/worker/worker.proto\x12\x10sluice.worker.v2\x1a$proto/modelconfig/model_config.proto\"\x9e\x01\n" +
+	"\x19proto/worker/worker.proto\x12\x10sluice.worker.v2\x1a$proto/modelconfig/model_config.proto\"\xb7\x01\n" +
 	"\fHelloRequest\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12'\n" +
 	"\x0fgateway_version\x18\x02 \x01(\tR\x0egatewayVersion\x12\x12\n" +
@@ -4704,7 +4722,8 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\x05calls\x18\n" +
 	" \x01(\bR\x05calls\x12\x1f\n" +
 	"\vinputs_read\x18\v \x01(\bR\n" +
-	"inputsRead\"\xf9\x01\n" +
+	"inputsRead\x12\x17\n" +
+	"\agoes_on\x18\f \x01(\bR\x06goesOn\"\xf9\x01\n" +
 	"\rHelloResponse\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12%\n" +
 	"\x0eworker_version\x18\x02 \x01(\tR\rworkerVersion\x12\x10\n" +
@@ -4917,7 +4936,7 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\tdata_type\x18\x02 \x01(\x0e2\x13.inference.DataTypeR\bdataType\x12\x14\n" +
 	"\x05shape\x18\x03 \x03(\x03R\x05shape\x12/\n" +
-	"\x06region\x18\x04 \x01(\v2\x17.sluice.worker.v2.RangeR\x06region\"\xf2\x01\n" +
+	"\x06region\x18\x04 \x01(\v2\x17.sluice.worker.v2.RangeR\x06region\"\x8b\x02\n" +
 	"\bResponse\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\rR\arequest\x12-\n" +
 	"\x05error\x18\x02 \x01(\v2\x17.sluice.worker.v2.ErrorR\x05error\x12\x14\n" +
@@ -4926,7 +4945,8 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\n" +
 	"parameters\x18\x05 \x03(\v2\x1b.sluice.worker.v2.ParameterR\n" +
 	"parameters\x122\n" +
-	"\aoutputs\x18\x06 \x03(\v2\x18.sluice.worker.v2.OutputR\aoutputs\"e\n" +
+	"\aoutputs\x18\x06 \x03(\v2\x18.sluice.worker.v2.OutputR\aoutputs\x12\x17\n" +
+	"\agoes_on\x18\a \x01(\bR\x06goesOn\"e\n" +
 	"\x05Error\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.sluice.worker.v2.CodeR\x04code\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +

@@ -76,8 +76,8 @@ class Table:
         return {"code": CODES[code], "message": text, "reason": reason} if code else None
 
     def response(self):
-        number, code, final, repeat, _ = self.take("IBBBB")
-        return {"request": number, "error": self.error(code), "final": bool(final), "repeat": bool(repeat),
+        number, code, final, repeat, goes_on = self.take("IBBBB")
+        return {"request": number, "error": self.error(code), "final": bool(final), "repeat": bool(repeat), "goes_on": bool(goes_on),
                 "parameters": self.parameters(self.take("I")), "outputs": [self.output() for _ in range(self.take("I"))]}
 
     def result(self):

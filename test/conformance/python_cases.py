@@ -196,8 +196,6 @@ OURS = {
     "http: another name": ("which its config does not have|not in its configuration", "an output that the config does not have is no answer"),
     "http: another datatype": ("TYPE_FP32, its configuration says TYPE_INT32", "the client is told by the config what it gets"),
     "http: another shape": (r"\[1, 2\], its configuration says \[-1, 1\]", "the same"),
-    "stream: an error among them": ('^\\[{"final": false, "outputs": {"OUT": \\[0\\]}}, "no further"', "an error ends its request"),
-    "stream: an error last": ('^\\[{"final": false, "outputs": {"OUT": \\[0\\]}}, "no further"', "an error ends its request"),
     "code: call, decoupled, an error": ("no further", "the real one leaves the error out"),
     "load: bad_import": (r"No module named 'nothing_of_this_name'\\n\\nAt:\\n  1/model.py\(1\): <module>\\n", "without Python's own frames"),
     "load: bad_execute": ("does not implement `execute` method", "it could not serve a request"),

@@ -193,6 +193,9 @@ type Batch interface {
 	Respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error
 	// Fail ends request i with an error.
 	Fail(i int, err error) error
+	// RespondError answers request i of a decoupled model with an error behind which other answers may come. open
+	// is false where that is not possible: then it was the last one, as with Fail.
+	RespondError(i int, err error) (open bool, fault error)
 	// Repeat ends this execution of request i, which is then executed again: models with
 	// iterative_sequence. outputs are its new states, if the model has implicit state;
 	// what the client is to have before goes through Respond.
@@ -232,6 +235,8 @@ type Open interface {
 	Respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error
 	// Fail ends request i with an error.
 	Fail(i int, err error) error
+	// RespondError is that of Batch.
+	RespondError(i int, err error) (open bool, fault error)
 	// InferDone marks the end of the phase "compute infer" of request i, until its answers; the
 	// last call before an answer counts. Without one the phase lasts until the answer. That of
 	// the batch ends with the last of its requests.

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-serve/sluice/workers/backend/backendtest/compose"
 	"github.com/sluice-serve/sluice/workers/backend/identity"
 	"github.com/sluice-serve/sluice/workers/backend/repeat"
+	"github.com/sluice-serve/sluice/workers/backend/square"
 )
 
 // The test binary is also the worker process, the gateway that is killed, and a worker
@@ -68,7 +69,7 @@ func runWorker(device workers.Device) error {
 }
 
 func backends() map[string]backend.Factory {
-	return map[string]backend.Factory{"identity": identity.New, "repeat": repeat.New, "compose": compose.New}
+	return map[string]backend.Factory{"identity": identity.New, "repeat": repeat.New, "square": square.New, "compose": compose.New}
 }
 
 func logger(t testing.TB) *slog.Logger {

@@ -29,6 +29,8 @@ func describeResult(r *infer.Result) (s string) {
 		switch {
 		case p.Err != nil:
 			s += fmt.Sprint(infer.CodeOf(p.Err), " ")
+		case p.Response.Err != nil:
+			s += fmt.Sprint(infer.CodeOf(p.Response.Err), " on ")
 		default:
 			for _, o := range p.Response.Outputs {
 				s += fmt.Sprintf("%s=%d ", o.Name, o.Data[0])

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,6 +114,32 @@ func TestInputsReadAreFreed(t *testing.T) {
 	e.mu.Unlock()
 	e.Cancel(b, 0) // its flags are there still
 	expect(t, results, "cancelled end")
+}
+
+// Errors of a decoupled model stand among its answers.
+func TestErrorsAmongAnswers(t *testing.T) {
+	for _, config := range []Config{{Local: []LocalWorker{as("worker")}}, {Local: []LocalWorker{as("worker")}, UseStream: true}} {
+		w := start(t, config)
+		c := &modelconfig.ModelConfig{Name: "s", Backend: "square", ModelTransactionPolicy: &modelconfig.ModelTransactionPolicy{Decoupled: true},
+			Input:      []*modelconfig.ModelInput{{Name: "IN", DataType: modelconfig.DataType_TYPE_INT32, Dims: []int64{1}}},
+			Output:     []*modelconfig.ModelOutput{{Name: "OUT", DataType: modelconfig.DataType_TYPE_INT32, Dims: []int64{1}}},
+			Parameters: map[string]*modelconfig.ModelParameter{"CUSTOM_FAIL_COUNT": {StringValue: "2"}}}
+		v := load(t, w, Spec{Name: "s", Version: 1, ModelDir: "/nowhere/s", ModelFile: "/nowhere/s/1/model", Config: c, Backend: "square",
+			Instances: []Instance{{Name: "s_1_0_0"}}})
+		results := make(chan *infer.Result, 8)
+		b := &infer.Batch{ID: lastBatch.Add(1), Requests: []*infer.Request{{ID: "q"}}, Deliver: func(r *infer.Result) { results <- r },
+			Inputs: []infer.BatchInput{{Name: "IN", Datatype: infer.Int32, Shape: []int64{1}, Segments: [][]byte{{3, 0, 0, 0}}}}}
+		b.Requests[0].Inputs = []infer.Tensor{{Name: "IN", Datatype: infer.Int32, Shape: []int64{1}, Data: []byte{3, 0, 0, 0}}}
+		v.Executor(0).Execute(b)
+		var got string
+		for !strings.HasSuffix(got, "end") {
+			got += describeResult(wait(t, results))
+		}
+		if got = strings.Replace(got, "free ", "", 1); got != "OUT=3 unknown on unknown on end" {
+			t.Errorf("%+v: got %q", config, got)
+		}
+		unload(t, v)
+	}
 }
 
 // A request of an open batch is cancelled, and not one of the batch that came behind it.

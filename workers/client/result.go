@@ -70,7 +70,12 @@ func (r *received) setResponse(out *infer.RequestResult, w *wire.Response, b *in
 	}
 	out.Index = w.Index
 	if w.Err != "" {
-		out.Err = r.refusal(w.Code, w.Reason, w.Err)
+		err := r.refusal(w.Code, w.Reason, w.Err)
+		if w.GoesOn {
+			out.Response = &infer.Response{Err: err}
+		} else {
+			out.Err = err
+		}
 		return nil
 	}
 	tensors, err := r.appendTensors(make([]infer.Tensor, 0, len(w.Outputs)), w.Outputs, b, b.Requests[w.Index], mem)
@@ -127,7 +132,7 @@ func (a *answered) check(w *wire.Result, b *infer.Batch) error {
 		if p.Err != "" {
 			last = errorAnswer
 		}
-		if !w.More || last == finalAnswer && (!p.Final || p.Repeat) || p.Index < 0 || p.Index >= len(b.Requests) {
+		if !w.More || p.GoesOn || last == finalAnswer && (!p.Final || p.Repeat) || p.Index < 0 || p.Index >= len(b.Requests) {
 			continue
 		}
 		if a.batch != b.ID || len(a.requests) == 0 {

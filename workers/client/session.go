@@ -234,7 +234,7 @@ func (s *session) start(ctx context.Context, c *Config) error {
 	defer stop()
 	local := s.memory != nil && !c.UseStream
 	var err error
-	ask := &workerpb.HelloRequest{Protocol: protocol, GatewayVersion: c.GatewayVersion, InputsRead: true}
+	ask := &workerpb.HelloRequest{Protocol: protocol, GatewayVersion: c.GatewayVersion, InputsRead: true, GoesOn: true}
 	if local {
 		ask.Lane = []uint32{wire.Table}
 	}

@@ -328,7 +328,7 @@ func testGivenTwice(t *testing.T, w *Workers) {
 
 func testInventory(t *testing.T, w *Workers) {
 	devices, backends, states := w.Devices(), w.Backends(), w.States()
-	if len(devices) != 1 || devices[0].GPU || len(backends) != 3 || backends[1].Name != "identity" || len(states) != 1 ||
+	if len(devices) != 1 || devices[0].GPU || len(backends) != 4 || backends[1].Name != "identity" || len(states) != 1 ||
 		!states[0].Up || states[0].PID == 0 || !w.Ready() {
 		t.Errorf("devices %+v, backends %+v, states %+v", devices, backends, states)
 	}

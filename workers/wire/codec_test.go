@@ -40,6 +40,7 @@ func sampleResult() *Result {
 		Responses: []Response{
 			{Index: 1, Final: true, Repeat: true, Params: infer.Params{{Name: "p", Value: infer.Value{Kind: infer.KindInt64, Int: 1}}}, Outputs: outputs[:1]},
 			{Index: 0, Code: infer.InvalidArg, Err: "bad", Params: infer.Params{}, Outputs: []Output{}},
+			{Index: 2, Code: infer.NotFound, Err: "not yet", GoesOn: true, Params: infer.Params{}, Outputs: []Output{}},
 		},
 	}
 }

@@ -279,7 +279,7 @@ func ResultMessage(res *Result) *worker.Result {
 	for i := range res.Responses {
 		p := &res.Responses[i]
 		m.Responses = append(m.Responses, &worker.Response{Request: uint32(p.Index), Error: errorMessage(p.Code, p.Reason, p.Err),
-			Final: p.Final, Repeat: p.Repeat, Parameters: paramMessages(p.Params), Outputs: outputMessages(p.Outputs)})
+			Final: p.Final, Repeat: p.Repeat, GoesOn: p.GoesOn, Parameters: paramMessages(p.Params), Outputs: outputMessages(p.Outputs)})
 	}
 	return m
 }
@@ -323,9 +323,12 @@ func ReadResult(m *worker.Result, tensors [][]byte, res *Result) error {
 		r.fail("a duration is negative: %+v", *c)
 	}
 	for _, p := range m.GetResponses() {
-		one := Response{Index: int(p.GetRequest()), Final: p.GetFinal(), Repeat: p.GetRepeat(), Params: r.params(p.GetParameters()),
+		one := Response{Index: int(p.GetRequest()), Final: p.GetFinal(), Repeat: p.GetRepeat(), GoesOn: p.GetGoesOn(), Params: r.params(p.GetParameters()),
 			Outputs: r.outputs(p.GetOutputs())}
 		one.Code, one.Reason, one.Err = r.failure(p.GetError())
+		if !one.mayGoOn(res.More) {
+			r.fail("%s", goesOnText)
+		}
 		res.Responses = append(res.Responses, one)
 	}
 	if len(r.tensors) > 0 {

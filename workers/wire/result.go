@@ -25,7 +25,7 @@ func AppendResult(dst []byte, res *Result) []byte {
 		dst = append(dst, errorNumber(p.Code, p.Err))
 		dst = appendBool(dst, p.Final)
 		dst = appendBool(dst, p.Repeat)
-		dst = append(dst, 0)
+		dst = appendBool(dst, p.GoesOn)
 		dst = appendString(dst, p.Err)
 		dst = appendString(dst, string(p.Reason))
 		dst = le.AppendUint32(dst, uint32(len(p.Params)))
@@ -67,14 +67,24 @@ func DecodeResult(src []byte, res *Result) error {
 		p.Code = r.code()
 		p.Final = r.bool()
 		p.Repeat = r.bool()
-		r.bytes(1)
+		p.GoesOn = r.bool()
 		r.string(&p.Err)
 		r.string((*string)(&p.Reason))
 		p.Params = r.params(p.Params, r.count("parameters", minParam))
 		p.Outputs = r.outputs(p.Outputs)
+		if !p.mayGoOn(res.More) {
+			r.fail("%s", goesOnText)
+		}
 	}
 	return r.end()
 }
+
+// mayGoOn says that a response may say what it says of going on; more is its result's.
+func (p *Response) mayGoOn(more bool) bool {
+	return !p.GoesOn || p.Err != "" && more && !p.Final && !p.Repeat
+}
+
+const goesOnText = "a response goes on that is no error, is its request's last, or stands in its batch's last result"
 
 // The third byte of a result: bits.
 const (

@@ -123,6 +123,7 @@ type Response struct {
 	Reason  infer.Reason
 	Final   bool
 	Repeat  bool // it is not answered but to be executed again
+	GoesOn  bool // with Err: the request has other answers after it
 	Params  infer.Params
 	Outputs []Output
 }

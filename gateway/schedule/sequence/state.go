@@ -113,7 +113,7 @@ func (s *stage) capture(b *infer.Batch, entries []*queue.Entry, res *infer.Resul
 	}
 	for i := range res.Responses {
 		r := &res.Responses[i]
-		if r.Err != nil || r.Response == nil || r.Index < 0 || r.Index >= len(entries) {
+		if r.Err != nil || r.Response == nil || r.Response.Err != nil || r.Index < 0 || r.Index >= len(entries) {
 			continue
 		}
 		rows := min(b.Rows, 1)

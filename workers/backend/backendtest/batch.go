@@ -286,6 +286,22 @@ func (b *Batch) fail(i int, err error) error {
 	return nil
 }
 
+// RespondError fits backend.Batch: the error is among the Responses, as their Err.
+func (b *Batch) RespondError(i int, err error) (open bool, fault error) {
+	if b.kept != nil {
+		return false, b.misuse()
+	}
+	return b.respondError(i, err)
+}
+
+func (b *Batch) respondError(i int, err error) (open bool, fault error) {
+	if b.ended || i < 0 || i >= len(b.answers) || b.answers[i].Final || err == nil {
+		return false, b.fault("answer %v to request %d, which has its final answer", err, i)
+	}
+	b.answers[i].Responses = append(b.answers[i].Responses, infer.Response{Err: err})
+	return true, nil
+}
+
 func (b *Batch) add(i int, outputs []infer.Tensor, params infer.Params, final bool) {
 	a := &b.answers[i]
 	a.Responses = append(a.Responses, infer.Response{Outputs: cloneTensors(outputs), Params: params, Final: final})

@@ -150,6 +150,16 @@ func (o *openBatch) Fail(i int, err error) error {
 	return o.b.fail(i, err)
 }
 
+// RespondError fits backend.Open.
+func (o *openBatch) RespondError(i int, err error) (open bool, fault error) {
+	o.b.mu.Lock()
+	defer o.b.mu.Unlock()
+	if o.isLost(i) {
+		return false, nil
+	}
+	return o.b.respondError(i, err)
+}
+
 // InferDone fits backend.Open.
 func (o *openBatch) InferDone(i int) {
 	o.b.mu.Lock()

@@ -58,6 +58,7 @@ func (x *batch) begin(r *run, b backend.Batch) error {
 type answers interface {
 	Respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error
 	Fail(i int, err error) error
+	RespondError(i int, err error) (open bool, fault error)
 }
 
 // to is where answers go. The caller holds mu.
@@ -129,6 +130,11 @@ func (x *batch) deliver(r *request, flags uint8, a *channel.Response) error {
 		}
 	}
 	if err != nil {
+		if !final && a.Code != 0 {
+			open, err := to.RespondError(r.index, err)
+			r.failed = !open
+			return err
+		}
 		r.failed = true
 		err = to.Fail(r.index, err)
 	}

@@ -14,8 +14,7 @@
 //   - CUSTOM_INFER_DELAY_NS, CUSTOM_OUTPUT_DELAY_NS: nanoseconds before each answer.
 //   - CUSTOM_CANCEL_DELAY_NS: nanoseconds from seeing that a request is cancelled to its end.
 //   - CUSTOM_EMPTY_COUNT: how many of the last answers have no outputs; they are not sent.
-//   - CUSTOM_FAIL_COUNT: how many before those fail. The first of them ends the request, as a
-//     request has one error here and any number there.
+//   - CUSTOM_FAIL_COUNT: how many before those are errors.
 //
 // Every request is answered by a goroutine of its own after Execute has returned, one batch
 // beside the other. An Instance is for one goroutine; the rest may be called by any number.

@@ -183,7 +183,14 @@ func (a *answering) run() error {
 		case empty:
 			continue
 		case i+m.empty+m.fail >= a.n:
-			return infer.Errorf(infer.Unknown, "simulated failure")
+			failure := infer.Errorf(infer.Unknown, "simulated failure")
+			if !m.decoupled {
+				return failure
+			}
+			if open, err := a.open.RespondError(a.index, failure); err != nil || !open {
+				return err
+			}
+			continue
 		}
 		if err := a.open.Respond(a.index, outputs, nil, !m.decoupled); err != nil || !m.decoupled {
 			return err

@@ -75,7 +75,9 @@ func TestAnswers(t *testing.T) {
 		{"one of three", 3, false, nil, "3 final"},
 		{"two are empty", 3, true, map[string]string{"CUSTOM_EMPTY_COUNT": "2"}, "3 final"},
 		{"all are empty", 2, true, map[string]string{"CUSTOM_EMPTY_COUNT": "5"}, "final"},
-		{"one fails before an empty one", 3, true, map[string]string{"CUSTOM_EMPTY_COUNT": "1", "CUSTOM_FAIL_COUNT": "1"}, "3 simulated failure"},
+		{"one fails before an empty one", 3, true, map[string]string{"CUSTOM_EMPTY_COUNT": "1", "CUSTOM_FAIL_COUNT": "1"}, "3 (simulated failure) final"},
+		{"two fail", 3, true, map[string]string{"CUSTOM_FAIL_COUNT": "2"}, "3 (simulated failure) (simulated failure) final"},
+		{"the only one fails", 1, false, map[string]string{"CUSTOM_FAIL_COUNT": "1"}, "simulated failure"},
 		{"no numbers", 1, true, map[string]string{"CUSTOM_EMPTY_COUNT": "-1", "CUSTOM_FAIL_COUNT": "one"}, "1 final"},
 		{"one of none", 0, false, nil, "input 'IN' is 0, and a model without a decoupled transaction policy gives one answer"},
 	} {
@@ -104,6 +106,9 @@ func text(a backendtest.Answer) string {
 	for _, r := range a.Responses {
 		for _, o := range r.Outputs {
 			s = append(s, fmt.Sprint(int32(binary.LittleEndian.Uint32(o.Data))))
+		}
+		if r.Err != nil {
+			s = append(s, "("+r.Err.Error()+")")
 		}
 		if r.Final {
 			s = append(s, "final")

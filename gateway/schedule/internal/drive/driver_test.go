@@ -340,6 +340,51 @@ func TestModelErrors(t *testing.T) {
 	})
 }
 
+// Errors among answers go to who takes them; who does not has the first as the end.
+func TestErrorsAmongAnswers(t *testing.T) {
+	for takes, want := range map[bool]string{true: "0, not this one, 0 final <nil>", false: "0 not this one"} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fake{}
+			m := model(0)
+			m.Decoupled = true
+			s, err := direct.New(direct.Config{Model: m}, deps(nil, nil, f))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			done := make(chan error, 1)
+			req := request("a", 1)
+			req.TakesErrors = takes
+			go func() {
+				done <- s.Do(t.Context(), req, func(r *infer.Response) error {
+					text := fmt.Sprint(len(r.Outputs))
+					if r.Final {
+						text += " final"
+					}
+					if r.Err != nil {
+						text = r.Err.Error()
+					}
+					got = append(got, text)
+					r.Memory.Release()
+					return nil
+				})
+			}()
+			synctest.Wait()
+			b := f.next(t)
+			freed := 0
+			for _, err := range []error{nil, infer.Errorf(infer.NotFound, "not this one")} {
+				b.Deliver(&infer.Result{More: true, Memory: infer.NewBuffer(nil, func(*infer.Buffer) { freed++ }),
+					Responses: []infer.RequestResult{{Response: &infer.Response{Err: err}}}})
+				synctest.Wait()
+			}
+			b.Deliver(&infer.Result{})
+			end := <-done
+			check(t, "answers", fmt.Sprint(strings.Join(got, ", "), " ", end), want)
+			check(t, "memory freed", freed, 2)
+		})
+	}
+}
+
 func TestDecoupled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{}

@@ -15,7 +15,11 @@ func (d *Driver) reply(it *item, p *part) (resp *infer.Response, err error) {
 		p.mem = nil
 		return nil, p.err
 	}
-	if resp, err = d.response(it, p); err != nil {
+	resp, err = d.response(it, p)
+	if err == nil && resp.Err != nil && !it.req.TakesErrors {
+		err = resp.Err // whoever can't take it and more has it as the end
+	}
+	if err != nil {
 		p.mem.Release()
 		p.mem = nil
 		return nil, err
