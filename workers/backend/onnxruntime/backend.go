@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/workers/backend"
+	"github.com/sluice-serve/sluice/workers/backend/internal/watch"
 	"github.com/sluice-serve/sluice/workers/backend/onnxruntime/ort"
 )
 
@@ -36,11 +37,11 @@ func New(path string) backend.Factory {
 	}
 }
 
-// runtime is ONNX Runtime as a backend.Backend. It owns the library and the goroutine
-// of watch, until Close.
+// runtime is ONNX Runtime as a backend.Backend. It owns the library and the watch,
+// until Close.
 type runtime struct {
 	lib     *ort.Library
-	watch   *watch
+	watch   *watch.Watch
 	options options
 	dir     string // of the shared library
 	info    backend.Info
@@ -67,7 +68,7 @@ func newRuntime(path string, o options) *runtime {
 	} else {
 		r.info.GPU = slices.Contains(providers, "CUDAExecutionProvider") && r.hasLibrary(cudaLibrary)
 	}
-	r.watch = newWatch()
+	r.watch = watch.New()
 	return r
 }
 
@@ -78,7 +79,7 @@ func (r *runtime) Close() error {
 	if r.lib == nil {
 		return nil
 	}
-	r.watch.close()
+	r.watch.Close()
 	return r.lib.Close()
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/workers/backend"
+	"github.com/sluice-serve/sluice/workers/backend/internal/watch"
 	"github.com/sluice-serve/sluice/workers/backend/onnxruntime/ort"
 )
 
@@ -17,7 +18,7 @@ type instance struct {
 	plans   *plans
 	own     *ort.Session // nil where the session is the model's
 	call    *ort.Call
-	running running
+	running watch.Run
 	failure cleaner
 
 	// Used anew for each batch.
@@ -44,7 +45,7 @@ func newInstance(m *model, s *ort.Session, call *ort.Call) *instance {
 	for k := range i.order {
 		i.order[k] = k
 	}
-	i.running.call = call
+	i.running.Call = call
 	return i
 }
 
@@ -55,11 +56,11 @@ func (*instance) Fault() error { return nil }
 // Batch.Outputs.
 func (i *instance) Execute(b backend.Batch) error {
 	requests := b.Requests()
-	if allCancelled(requests) {
+	if watch.Cancelled(requests) {
 		b.InferDone()
 		return errCancelled()
 	}
-	i.running.begin(requests)
+	i.running.Begin(requests)
 	defer i.settle()
 	again, err := i.try(b, b.InputDone)
 	if again {
@@ -74,7 +75,7 @@ func errCancelled() error {
 
 // settle ends the run for the watch; a run that was told to end must not end the next.
 func (i *instance) settle() {
-	if i.running.end() {
+	if i.running.End() {
 		if err := i.call.Resume(); err != nil {
 			i.model.runtime.log.Error("an instance can't run any more", "model", i.model.spec.Name, "error", err)
 		}
@@ -100,7 +101,7 @@ func (i *instance) try(b backend.Batch, inputDone func()) (again bool, err error
 	inputDone()
 	err = i.call.Run()
 	if err != nil {
-		if i.cancelled() {
+		if i.running.Terminated() {
 			b.InferDone()
 			return false, errCancelled()
 		}
@@ -113,13 +114,6 @@ func (i *instance) try(b backend.Batch, inputDone func()) (again bool, err error
 	}
 	b.InferDone()
 	return false, i.finish(b)
-}
-
-// cancelled says whether the watch ended the run.
-func (i *instance) cancelled() bool {
-	i.running.mu.Lock()
-	defer i.running.mu.Unlock()
-	return i.running.terminated
 }
 
 // misdeclared recognises ONNX Runtime's refusal of an output of ours whose shape is not

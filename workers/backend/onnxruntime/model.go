@@ -74,7 +74,7 @@ func (m *model) NewInstance(ctx context.Context, spec backend.InstanceSpec) (bac
 	if own {
 		inst.own = s
 	}
-	m.runtime.watch.add(&inst.running)
+	m.runtime.watch.Add(&inst.running)
 	return inst, nil
 }
 
@@ -140,7 +140,7 @@ func (i *instance) Close() error {
 	if i.call == nil {
 		return errors.New("the instance is closed already")
 	}
-	i.model.runtime.watch.remove(&i.running)
+	i.model.runtime.watch.Remove(&i.running)
 	i.call.Close()
 	i.call = nil
 	if i.own != nil {

@@ -1,6 +1,5 @@
-//go:build onnxruntime && cgo
-
-package onnxruntime
+// Package watch ends long runs of native libraries that nobody waits for any more.
+package watch
 
 import (
 	"slices"
@@ -12,26 +11,27 @@ import (
 )
 
 const (
-	watchTick   = 10 * time.Millisecond // runs shorter than this are never looked at
-	watchLinger = 100                   // ticks without any run until the watch sleeps
+	tickTime = 10 * time.Millisecond // runs shorter than this are never looked at
+	linger   = 100                   // ticks without any run until the watch sleeps
 )
 
-// watch ends long runs that nobody waits for. Its goroutine ticks while instances run
+// Watch looks at runs. Its goroutine ticks while instances run
 // and sleeps otherwise, so a short run pays for two uncontended locks only.
-type watch struct {
+type Watch struct {
 	asleep atomic.Bool
 	wake   chan struct{}
 	stop   chan struct{}
 	done   chan struct{}
 
 	mu   sync.Mutex
-	runs []*running
+	runs []*Run
 }
 
-// running is the part of an instance that the watch sees.
-type running struct {
-	watch *watch
-	call  interface{ Terminate() error }
+// Run is what the watch sees of an instance. Begin and End are its goroutine's, one after the other.
+type Run struct {
+	watch *Watch
+	// Call is told to end its run, by the watch's goroutine.
+	Call interface{ Terminate() error }
 
 	mu         sync.Mutex
 	requests   []backend.Request // of the run in progress; nil between runs
@@ -40,34 +40,36 @@ type running struct {
 	terminated bool              // this run was told to end
 }
 
-// newWatch starts the goroutine, which ends with close.
-func newWatch() *watch {
-	w := &watch{wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+// New starts the goroutine, which ends with Close.
+func New() *Watch {
+	w := &Watch{wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
 	w.asleep.Store(true)
 	go w.loop()
 	return w
 }
 
-func (w *watch) close() {
+// Close ends the goroutine. No Run is left.
+func (w *Watch) Close() {
 	close(w.stop)
 	<-w.done
 }
 
-func (w *watch) add(r *running) {
+// Add has the watch look at r, until Remove.
+func (w *Watch) Add(r *Run) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r.watch = w
 	w.runs = append(w.runs, r)
 }
 
-// remove returns once the watch looks at r no more.
-func (w *watch) remove(r *running) {
+// Remove returns once the watch looks at r no more.
+func (w *Watch) Remove(r *Run) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.runs = slices.DeleteFunc(w.runs, func(o *running) bool { return o == r })
+	w.runs = slices.DeleteFunc(w.runs, func(o *Run) bool { return o == r })
 }
 
-func (w *watch) loop() {
+func (w *Watch) loop() {
 	defer close(w.done)
 	for {
 		select {
@@ -82,8 +84,8 @@ func (w *watch) loop() {
 }
 
 // tick looks at all runs until none has happened for a while, and says false at stop.
-func (w *watch) tick() bool {
-	ticker := time.NewTicker(watchTick)
+func (w *Watch) tick() bool {
+	ticker := time.NewTicker(tickTime)
 	defer ticker.Stop()
 	for idle := 0; ; {
 		select {
@@ -95,7 +97,7 @@ func (w *watch) tick() bool {
 			idle = 0
 			continue
 		}
-		if idle++; idle < watchLinger {
+		if idle++; idle < linger {
 			continue
 		}
 		w.asleep.Store(true)
@@ -108,7 +110,7 @@ func (w *watch) tick() bool {
 }
 
 // look says whether anything runs or has run since the last look.
-func (w *watch) look() bool {
+func (w *Watch) look() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	active := false
@@ -118,20 +120,20 @@ func (w *watch) look() bool {
 	return active
 }
 
-func (r *running) look() bool {
+func (r *Run) look() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	long := r.epoch == r.seen && r.requests != nil
 	active := r.epoch != r.seen || r.requests != nil
 	r.seen = r.epoch
-	if long && !r.terminated && allCancelled(r.requests) {
-		r.terminated = r.call.Terminate() == nil
+	if long && !r.terminated && Cancelled(r.requests) {
+		r.terminated = r.Call.Terminate() == nil
 	}
 	return active
 }
 
-// begin announces a run of requests.
-func (r *running) begin(requests []backend.Request) {
+// Begin announces a run of requests.
+func (r *Run) Begin(requests []backend.Request) {
 	r.mu.Lock()
 	r.requests = requests
 	r.epoch++
@@ -144,8 +146,8 @@ func (r *running) begin(requests []backend.Request) {
 	}
 }
 
-// end says whether the run was told to end.
-func (r *running) end() bool {
+// End says whether the run was told to end.
+func (r *Run) End() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := r.terminated
@@ -153,11 +155,19 @@ func (r *running) end() bool {
 	return t
 }
 
-func allCancelled(requests []backend.Request) bool {
+// Cancelled says that nobody waits for any of the requests.
+func Cancelled(requests []backend.Request) bool {
 	for _, q := range requests {
 		if !q.Cancelled() {
 			return false
 		}
 	}
 	return len(requests) > 0
+}
+
+// Terminated says whether the run was told to end.
+func (r *Run) Terminated() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.terminated
 }
