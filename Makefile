@@ -38,6 +38,9 @@ build: runtime headers ## bin/sluice (static) and bin/sluice-worker (cgo, ONNX R
 engine-treelite: ## trees: XGBoost, LightGBM, scikit-learn and treelite models (backend fil)
 	@scripts/setup.sh engine treelite
 
+engine-openvino: ## OpenVINO's models, and TensorFlow's (backends openvino, tensorflow)
+	@scripts/setup.sh engine openvino
+
 test: ## all that CI runs: format, vet, lint, race, fuzz, clients, faults
 	@scripts/test.sh
 
@@ -144,4 +147,4 @@ interop:
 headers:
 	@[ -n "$$(go list -m -f '{{.Dir}}' github.com/yalue/onnxruntime_go)" ] || { echo "== Go modules"; go mod download; }
 
-.PHONY: help run build test bench bench-tracing bench-transports test-pythons engine-treelite soak fmt fmt-check vet lint generate generate-check syntax clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus interop headers
+.PHONY: help run build test bench bench-tracing bench-transports test-pythons engine-treelite engine-openvino soak fmt fmt-check vet lint generate generate-check syntax clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus interop headers

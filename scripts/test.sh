@@ -29,7 +29,7 @@ stage() {
 
 # What lies under .cache/ and models/; last what is the most to compile.
 fetch() {
-  make runtime engine-treelite redis envoy prometheus venv-test venv-tools models analyzer interop jaeger || return
+  make runtime engine-treelite engine-openvino redis envoy prometheus venv-test venv-tools models analyzer interop jaeger || return
   mkdir -p .cache/deploy
   local tool
   for tool in compose kustomize; do # test/deploy builds them too, and then finds them built

@@ -28,6 +28,7 @@ import (
 	"github.com/sluice-serve/sluice/workers/backend/fil/forest"
 	"github.com/sluice-serve/sluice/workers/backend/identity"
 	"github.com/sluice-serve/sluice/workers/backend/onnxruntime"
+	"github.com/sluice-serve/sluice/workers/backend/openvino"
 	"github.com/sluice-serve/sluice/workers/backend/python"
 	"github.com/sluice-serve/sluice/workers/backend/repeat"
 	"github.com/sluice-serve/sluice/workers/backend/square"
@@ -195,9 +196,11 @@ func run(o options) error {
 		"fil":         fil.New(o.engines),
 		"identity":    identity.New,
 		"onnxruntime": onnxruntime.New(o.onnxruntime),
+		"openvino":    openvino.New(o.engines),
 		"python":      python.New,
 		"repeat":      repeat.New,
 		"square":      square.New,
+		"tensorflow":  openvino.NewTensorFlow(o.engines),
 	}}
 	if o.config.Device.GPU && os.Getenv("CUDA_DEVICE_ORDER") == "" {
 		// NVML counts GPUs by their place on the bus; CUDA does so when told to.

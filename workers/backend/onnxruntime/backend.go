@@ -13,8 +13,8 @@ import (
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/workers/backend"
-	"github.com/sluice-serve/sluice/workers/backend/internal/watch"
 	"github.com/sluice-serve/sluice/workers/backend/onnxruntime/ort"
+	"github.com/sluice-serve/sluice/workers/internal/watch"
 )
 
 // The libraries that the execution providers lie in, beside ONNX Runtime's own.

@@ -37,7 +37,7 @@ func (b *fastBatch) Passes(string, []byte) bool                            { ret
 func (b *fastBatch) AllocOutput(_ string, n int64) ([]byte, error)         { return b.Alloc(n) }
 func (b *fastBatch) Outputs([]infer.Tensor) error                          { return nil }
 func (b *fastBatch) Respond(int, []infer.Tensor, infer.Params, bool) error { return nil }
-func (*fastBatch) RespondError(int, error) (bool, error) { panic("unused") }
+func (*fastBatch) RespondError(int, error) (bool, error)                   { panic("unused") }
 func (b *fastBatch) Fail(_ int, err error) error                           { return err }
 func (b *fastBatch) Repeat(int, []infer.Tensor) error                      { return nil }
 func (b *fastBatch) InputDone()                                            {}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/workers/backend"
-	"github.com/sluice-serve/sluice/workers/backend/internal/watch"
 	"github.com/sluice-serve/sluice/workers/backend/onnxruntime/ort"
+	"github.com/sluice-serve/sluice/workers/internal/watch"
 )
 
 // instance runs batches on its thread. Everything in it but running is its goroutine's.

@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-serve/sluice/workers/backend"
 	"github.com/sluice-serve/sluice/workers/backend/fil"
 	"github.com/sluice-serve/sluice/workers/backend/onnxruntime"
+	"github.com/sluice-serve/sluice/workers/backend/openvino"
 )
 
 func rows(t *testing.T) map[string]*worker.Backend {
@@ -52,7 +53,8 @@ func TestTable(t *testing.T) {
 
 // What a worker's own backends say of themselves is what is known of them where no worker is there.
 func TestSameWord(t *testing.T) {
-	for name, factory := range map[string]backend.Factory{"onnxruntime": onnxruntime.New(""), "fil": fil.New("")} {
+	for name, factory := range map[string]backend.Factory{"onnxruntime": onnxruntime.New(""), "fil": fil.New(""),
+		"openvino": openvino.New(""), "tensorflow": openvino.NewTensorFlow("")} {
 		b, err := factory(nil)
 		if err != nil {
 			t.Fatal(err)
