@@ -44,12 +44,14 @@ engine-openvino: ## OpenVINO's models, and TensorFlow's (backends openvino, tens
 test: ## all that CI runs: format, vet, lint, race, fuzz, clients, faults
 	@scripts/test.sh
 
-bench: build venv-test peer ## sluice, Triton and bare ONNX Runtime, side by side; Python models (ARGS=--quick)
+bench: build venv-test peer engine-treelite engine-openvino ## sluice, Triton and bare ONNX Runtime, side by side; Python models; engines (ARGS=--quick)
+	@scripts/setup.sh venv engines
 	@$(VENV) scripts/make_models.py bench .cache/bench-models
 	@go build -o bin/loadgen ./bench/loadgen
 	@CGO_CFLAGS="$$(scripts/cflags.sh)" go build $(TAGS) -o bin/ort ./bench/ort
 	@$(VENV) bench/run.py $(ARGS)
 	@$(VENV) bench/python.py $(filter --quick,$(ARGS))
+	@$(VENV) bench/engines.py $(filter --quick,$(ARGS))
 
 bench-tracing: build venv-test ## what spans cost, sampled at 0, 1 and 100 % (ARGS=--rounds 5)
 	@$(VENV) scripts/make_models.py bench .cache/bench-models
