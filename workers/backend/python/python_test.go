@@ -144,7 +144,7 @@ func TestSameWord(t *testing.T) {
 		}
 	}
 	said := open(t).Info().Message("python")
-	said.Gpu, said.OpenRequests, said.WholeBatches, said.Patches = false, 0, false, false // of the worker's own
+	said.Gpu, said.OpenRequests, said.WholeBatches, said.Patches, said.Engine = false, 0, false, false, nil // of the worker's own
 	if !proto.Equal(said, known) {
 		t.Errorf("the worker says\n%v\nthe table\n%v", said, known)
 	}
