@@ -1,0 +1,203 @@
+// What the files of this library share. Rules: an object's magic number says that it is alive; every entry checks it,
+// since a backend that uses an object after its end must get an error, and not somebody else's memory.
+#pragma once
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host.h"
+
+#define MAGIC_MODEL 0x6c646f6du
+#define MAGIC_INSTANCE 0x74736e69u
+#define MAGIC_REQUEST 0x71657221u
+#define MAGIC_RESPONSE 0x70736572u
+#define MAGIC_FACTORY 0x74636166u
+#define MAGIC_OUTPUT 0x7074756fu
+#define MAGIC_STATE 0x74617473u
+
+// The memory behind each output, which must stay as it is.
+#define GUARD 64
+#define GUARD_BYTE 0x5c
+#define ALIGN 64
+
+typedef TRITONSERVER_Error Error;
+
+struct TRITONSERVER_Error {
+  TRITONSERVER_Error_Code code;
+  char text[];
+};
+
+struct TRITONSERVER_Message {
+  size_t size;
+  char *text;
+};
+
+struct TRITONSERVER_BufferAttributes {
+  TRITONSERVER_MemoryType type;
+  int64_t device;
+  size_t bytes;
+  void *ipc;
+};
+
+// entries are the functions of a backend's library; those that it has not are NULL.
+typedef struct {
+  Error *(*initialize)(TRITONBACKEND_Backend *);
+  Error *(*finalize)(TRITONBACKEND_Backend *);
+  Error *(*attribute)(TRITONBACKEND_Backend *, TRITONBACKEND_BackendAttribute *);
+  Error *(*model_initialize)(TRITONBACKEND_Model *);
+  Error *(*model_finalize)(TRITONBACKEND_Model *);
+  Error *(*instance_initialize)(TRITONBACKEND_ModelInstance *);
+  Error *(*instance_finalize)(TRITONBACKEND_ModelInstance *);
+  Error *(*execute)(TRITONBACKEND_ModelInstance *, TRITONBACKEND_Request **, const uint32_t);
+} entries;
+
+struct TRITONBACKEND_Backend {
+  TRITONBACKEND_Backend *next;
+  char *name, *library, *directory;
+  TRITONSERVER_Message config;
+  TRITONBACKEND_ExecutionPolicy policy;
+  bool parallel;
+  void *state, *handle;
+  entries call;
+  pthread_mutex_t device[17]; // DEVICE_BLOCKING: one batch at a time on each; 0 is the CPU
+};
+
+struct TRITONBACKEND_Model {
+  uint32_t magic;
+  TRITONBACKEND_Backend *backend;
+  sl_model_spec spec; // its texts are the model's
+  sl_tensor_spec *outputs, *states;
+  TRITONSERVER_Message config;
+  void *state;
+  pthread_mutex_t device[17];
+};
+
+struct TRITONBACKEND_ModelInstance {
+  uint32_t magic;
+  TRITONBACKEND_Model *model;
+  char *name, *host_policy_name;
+  TRITONSERVER_Message host_policy;
+  TRITONSERVER_InstanceGroupKind kind;
+  int32_t device;
+  char **profiles;
+  uint32_t profile_count;
+  void *state;
+
+  pthread_mutex_t lock; // over all below, and over the requests of its batches
+  pthread_cond_t came;
+  struct event *first, **last; // of kept batches
+  bool stopped;
+  sl_batch *idle; // freed batches, the oldest first, so that stale pointers into them are found
+  sl_batch **idle_last;
+  uint32_t idle_count;
+};
+
+// chunk is memory that is given back as a whole.
+typedef struct chunk {
+  struct chunk *next;
+  size_t used, size;
+  _Alignas(16) char data[];
+} chunk;
+
+typedef struct event {
+  sl_event public;
+  struct event *next;
+  TRITONBACKEND_Response *response; // whose outputs these are; NULL for none
+} event;
+
+struct TRITONBACKEND_Input {
+  sl_input said;
+  TRITONSERVER_BufferAttributes attributes;
+};
+
+struct TRITONBACKEND_State {
+  uint32_t magic;
+  bool updated;
+  TRITONBACKEND_Request *request;
+  sl_output value;
+  char *memory;
+  TRITONSERVER_BufferAttributes attributes;
+};
+
+struct TRITONBACKEND_Request {
+  uint32_t magic;
+  uint32_t index;
+  sl_batch *batch;
+  sl_request said;
+  TRITONBACKEND_Input *inputs;
+  sl_parameter *parameters;
+  uint32_t input_count, input_room, parameter_count, parameter_room, wanted_count;
+  const char **wanted;
+  TRITONBACKEND_State *states; // of the model's count
+  bool cancelled;              // atomic
+  bool released, final;
+  bool reschedule;
+  event *held; // the final event, until the request is released
+};
+
+struct sl_batch {
+  TRITONBACKEND_ModelInstance *instance;
+  sl_batch *next;
+  uintptr_t tag;
+  chunk *memory;
+  TRITONBACKEND_Request *requests;
+  TRITONBACKEND_Request **list;
+  uint32_t count, room, open; // open: requests without their final event
+  uint32_t users;             // the worker, and factories and answers that were not sent
+  bool kept;
+  char *slab;
+  uint64_t slab_room;
+  struct event *first, **last;
+};
+
+struct TRITONBACKEND_Output {
+  uint32_t magic;
+  sl_output said;
+  TRITONBACKEND_Response *response;
+  char *memory;
+  bool from_malloc, asked;
+  TRITONSERVER_BufferAttributes attributes;
+};
+
+struct TRITONBACKEND_Response {
+  uint32_t magic;
+  TRITONBACKEND_Response *next; // in the list of those that have ended
+  TRITONBACKEND_Request *request;
+  chunk *memory;
+  TRITONBACKEND_Output **outputs;
+  sl_parameter *parameters;
+  uint32_t output_count, parameter_count, parameter_room;
+};
+
+struct TRITONBACKEND_ResponseFactory {
+  uint32_t magic;
+  TRITONBACKEND_Request *request;
+};
+
+extern sl_set_config host_set_config;
+extern bool host_verbose;
+
+Error *errorf(TRITONSERVER_Error_Code code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void *take(chunk **memory, size_t bytes);
+char *take_text(chunk **memory, const char *text, size_t size);
+void give_back(chunk *memory);
+void *grown(size_t bytes); // zeroed; ends the process where there is none
+char *copied(const char *text);
+void push_metric(sl_metric *metric);
+
+// fault logs what a backend did that it must not, and gives the error that it gets for it.
+Error *fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
+// die logs why, and ends the process.
+void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+void log_line(TRITONSERVER_LogLevel level, const char *file, int line, const char *text);
+
+// entered and left stand around each call of a backend, so that the end of the process can be explained.
+void entered(TRITONBACKEND_Backend *backend, TRITONBACKEND_Model *model, const char *function);
+void left(void);
+void watch_signals(void);
+
+// All are called with the instance's lock held, but for batch_leave.
+void batch_leave(sl_batch *batch);
+void batch_post(sl_batch *batch, event *e);
+bool stale(const void *object, uint32_t magic, const char *function, Error **error);
