@@ -134,6 +134,7 @@ Error *TRITONBACKEND_ModelReportMemoryUsage(TRITONBACKEND_Model *m, TRITONSERVER
 
 static void free_instance(TRITONBACKEND_ModelInstance *in) {
   in->magic = 0;
+  if (in->busy > 0) return; // something of it is still held, which must find it
   while (in->idle != NULL) {
     sl_batch *b = in->idle;
     in->idle = b->next;

@@ -90,7 +90,7 @@ struct TRITONBACKEND_ModelInstance {
   bool stopped;
   sl_batch *idle; // freed batches, the oldest first, so that stale pointers into them are found
   sl_batch **idle_last;
-  uint32_t idle_count;
+  uint32_t idle_count, busy; // busy: batches that are not idle
 };
 
 // chunk is memory that is given back as a whole.
@@ -132,8 +132,9 @@ struct TRITONBACKEND_Request {
   TRITONBACKEND_State *states; // of the model's count
   bool cancelled;              // atomic
   bool released, final;
-  bool reschedule;
-  event *held; // the final event, until the request is released
+  uint32_t holders; // factories and answers that were not sent
+  event *early;     // the answer of a model that isn't decoupled, until it is said to be the last
+  event *held;      // the final event, until the request is released
 };
 
 struct sl_batch {
@@ -184,7 +185,6 @@ char *take_text(chunk **memory, const char *text, size_t size);
 void give_back(chunk *memory);
 void *grown(size_t bytes); // zeroed; ends the process where there is none
 char *copied(const char *text);
-void push_metric(sl_metric *metric);
 
 // fault logs what a backend did that it must not, and gives the error that it gets for it.
 Error *fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -197,7 +197,34 @@ void entered(TRITONBACKEND_Backend *backend, TRITONBACKEND_Model *model, const c
 void left(void);
 void watch_signals(void);
 
-// All are called with the instance's lock held, but for batch_leave.
-void batch_leave(sl_batch *batch);
-void batch_post(sl_batch *batch, event *e);
-bool stale(const void *object, uint32_t magic, const char *function, Error **error);
+// alive gives an error where a request has ended.
+Error *alive(TRITONBACKEND_Request *request, const char *function);
+
+// All below are called with the instance's lock held.
+void batch_leave(sl_batch *batch);           // one user less
+void batch_post(sl_batch *batch, event *e);  // an event for the worker
+void finish(TRITONBACKEND_Request *r, event *e); // the final event of a request
+void let_go(TRITONBACKEND_Request *r);       // one holder less
+event *event_of(TRITONBACKEND_Request *r);   // an empty event
+
+Error *backend_open(const char *name, const char *library, const char *config, TRITONBACKEND_Backend **backend);
+Error *model_new(TRITONBACKEND_Backend *backend, const sl_model_spec *spec, TRITONBACKEND_Model **model);
+Error *model_free(TRITONBACKEND_Model *model);
+Error *instance_new(TRITONBACKEND_Model *model, const sl_instance_spec *spec, TRITONBACKEND_ModelInstance **instance);
+Error *instance_free(TRITONBACKEND_ModelInstance *instance);
+sl_batch *batch_new(TRITONBACKEND_ModelInstance *instance, uint32_t requests, uintptr_t tag, void *slab, uint64_t room);
+void batch_request(sl_batch *batch, const sl_request *request);
+void batch_input(sl_batch *batch, const sl_input *input);
+void batch_parameter(sl_batch *batch, const sl_parameter *parameter);
+Error *batch_execute(sl_batch *batch);
+void batch_cancel(sl_batch *batch, uint32_t request);
+void batch_keep(sl_batch *batch);
+sl_event *batch_next(sl_batch *batch);
+bool batch_open(sl_batch *batch);
+void batch_free(sl_batch *batch);
+sl_event *instance_wait(TRITONBACKEND_ModelInstance *instance);
+void instance_stop(TRITONBACKEND_ModelInstance *instance);
+void event_free(sl_event *event);
+void response_end(TRITONBACKEND_Response *response);
+sl_metric *metric_wait(void);
+void metric_free(sl_metric *metric);

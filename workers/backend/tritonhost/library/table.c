@@ -1,0 +1,41 @@
+// The table by which the worker calls this library.
+#include "private.h"
+
+static void start(bool verbose, sl_set_config set_config) {
+  host_verbose = verbose;
+  host_set_config = set_config;
+  watch_signals();
+}
+
+static bool parallel(TRITONBACKEND_Backend *backend) { return backend->parallel; }
+
+static void last_words(const char *text) { log_line(TRITONSERVER_LOG_ERROR, NULL, 0, text); }
+
+const sl_table *sl_host(void) {
+  static const sl_table table = {
+      .start = start,
+      .backend_open = backend_open,
+      .backend_parallel = parallel,
+      .model_new = model_new,
+      .model_free = model_free,
+      .instance_new = instance_new,
+      .instance_free = instance_free,
+      .batch_new = batch_new,
+      .batch_request = batch_request,
+      .batch_input = batch_input,
+      .batch_parameter = batch_parameter,
+      .execute = batch_execute,
+      .cancel = batch_cancel,
+      .keep = batch_keep,
+      .next = batch_next,
+      .open = batch_open,
+      .instance_wait = instance_wait,
+      .instance_stop = instance_stop,
+      .event_free = event_free,
+      .batch_free = batch_free,
+      .metric_wait = metric_wait,
+      .metric_free = metric_free,
+      .last_words = last_words,
+  };
+  return &table;
+}
