@@ -162,6 +162,23 @@ type VersionPlan struct {
 	samples []sample // of model_warmup
 }
 
+// settings are the options of a version's backend. Where that is another's native code, they have what Triton tells
+// such backends beside, unless the operator says otherwise. Source: BackendConfig of Triton's core.
+func (p *Plan) settings(opts *modelconfig.Options, runner string) map[string]string {
+	all := p.cfg.options(p.Config.Backend, runner)
+	if !opts.Backends[p.Config.Backend].GetOwnProcess() {
+		return all
+	}
+	for name, value := range map[string]string{"auto-complete-config": strconv.FormatBool(!p.cfg.NoAutoComplete),
+		"backend-directory": p.cfg.Backends.Directory, "min-compute-capability": "6.000000",
+		"default-max-batch-size": strconv.Itoa(modelconfig.DefaultMaxBatchSize)} {
+		if _, ok := all[name]; !ok {
+			all[name] = value
+		}
+	}
+	return all
+}
+
 // Version completes and checks one version: with what its model file declares, where
 // the config leaves tensors out or verify asks for it, and with its label files.
 func (p *Plan) Version(ctx context.Context, version int64, verify bool) (*VersionPlan, error) {
@@ -173,7 +190,7 @@ func (p *Plan) Version(ctx context.Context, version int64, verify bool) (*Versio
 		Backend:     runner.Runner,
 		BackendFile: runner.File,
 		ModelFile:   filepath.Join(p.Folder.Dir, strconv.FormatInt(version, 10), cfg.DefaultModelFilename),
-		Options:     p.cfg.options(cfg.Backend, runner.Runner),
+		Options:     p.settings(&opts, runner.Runner),
 		Inspect:     verify,
 		Ragged:      opts.Backends[cfg.Backend].GetRagged(),
 	}}

@@ -648,8 +648,11 @@ type Backend struct {
 	Runtimes          []*Runtime     `protobuf:"bytes,12,rep,name=runtimes,proto3" json:"runtimes,omitempty"`                                            // the files of other backends that it runs
 	Patches           bool           `protobuf:"varint,13,opt,name=patches,proto3" json:"patches,omitempty"`                                             // Describe is called for configs whose tensors are complete, too
 	Engine            *Engine        `protobuf:"bytes,14,opt,name=engine,proto3" json:"engine,omitempty"`                                                // the library underneath; none: it needs none
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// It runs others' native code: on a gateway's host its models are in a process of their own, for each backend that a
+	// config names, and Options have what Triton tells its backends beside the settings.
+	OwnProcess    bool `protobuf:"varint,15,opt,name=own_process,json=ownProcess,proto3" json:"own_process,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Backend) Reset() {
@@ -778,6 +781,13 @@ func (x *Backend) GetEngine() *Engine {
 		return x.Engine
 	}
 	return nil
+}
+
+func (x *Backend) GetOwnProcess() bool {
+	if x != nil {
+		return x.OwnProcess
+	}
+	return false
 }
 
 // A library that computes models for a backend, of the version that Backend says, unless that is unavailable.
@@ -4732,7 +4742,7 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\bbackends\x18\x05 \x03(\v2\x19.sluice.worker.v2.BackendR\bbackends\x122\n" +
 	"\adevices\x18\x06 \x03(\v2\x18.sluice.worker.v2.DeviceR\adevices\x12\x14\n" +
 	"\x05calls\x18\n" +
-	" \x01(\bR\x05calls\"\xab\x04\n" +
+	" \x01(\bR\x05calls\"\xcc\x04\n" +
 	"\aBackend\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x10\n" +
@@ -4750,7 +4760,9 @@ const file_proto_worker_worker_proto_rawDesc = "" +
 	"\aformats\x18\v \x03(\v2\x1d.sluice.worker.v2.ModelFormatR\aformats\x125\n" +
 	"\bruntimes\x18\f \x03(\v2\x19.sluice.worker.v2.RuntimeR\bruntimes\x12\x18\n" +
 	"\apatches\x18\r \x01(\bR\apatches\x120\n" +
-	"\x06engine\x18\x0e \x01(\v2\x18.sluice.worker.v2.EngineR\x06engine\"B\n" +
+	"\x06engine\x18\x0e \x01(\v2\x18.sluice.worker.v2.EngineR\x06engine\x12\x1f\n" +
+	"\vown_process\x18\x0f \x01(\bR\n" +
+	"ownProcess\"B\n" +
 	"\x06Engine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x10\n" +

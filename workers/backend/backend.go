@@ -36,6 +36,7 @@ type Info struct {
 	RequestContext    bool // requests have what ContextOf tells
 	Simultaneous      bool // a model's NewInstance may be called by several goroutines at a time
 	Patches           bool // Describe is asked for configs whose tensors are complete, too
+	OwnProcess        bool // it runs others' native code: a gateway has its models in a process of their own
 
 	Placements []*worker.Placement   // kinds of instances, the preferred first; nil: CPU, and GPU as GPU says
 	Memory     []worker.MemoryKind   // where tensors may lie; nil: host memory
@@ -48,7 +49,7 @@ type Info struct {
 func (i Info) Message(name string) *worker.Backend {
 	return &worker.Backend{Name: name, Version: i.Version, Gpu: i.GPU, Unavailable: i.Unavailable, OpenRequests: uint32(max(i.OpenRequests, 0)),
 		WholeBatches: i.WholeBatches, Ragged: i.Ragged, UnbatchedOptional: i.UnbatchedOptional, Patches: i.Patches,
-		Placements: i.Placements, Memory: i.Memory, Formats: i.Formats, Runtimes: i.Runtimes, Engine: i.Engine}
+		OwnProcess: i.OwnProcess, Placements: i.Placements, Memory: i.Memory, Formats: i.Formats, Runtimes: i.Runtimes, Engine: i.Engine}
 }
 
 // MaxOpenRequests bounds Info.OpenRequests.

@@ -61,7 +61,7 @@ func (w *Workers) sharing(spec *Spec) (Sharing, error) {
 		return "", infer.Errorf(infer.InvalidArg, "parameter '%s' is '%s' for %s; there are %s, %s and %s", ProcessParameter,
 			p.GetStringValue(), spec.Name, SharedProcess, BackendProcess, ModelProcess)
 	}
-	for _, backend := range []string{spec.Backend, ""} {
+	for _, backend := range []string{spec.Config.GetBackend(), spec.Backend, ""} {
 		if s, ok := w.cfg.Processes[backend]; ok {
 			return s, nil
 		}
@@ -73,12 +73,22 @@ func (w *Workers) sharing(spec *Spec) (Sharing, error) {
 // started if it is not there. Who gets it calls letGo.
 func (w *Workers) hold(ctx context.Context, k *worker, spec *Spec) (*worker, error) {
 	how, err := w.sharing(spec)
-	if err != nil || how == SharedProcess || k.local == nil {
+	if err != nil || k.local == nil {
 		return k, err
 	}
-	name, key := k.name+"/"+spec.Backend, k.name+"\x00"+spec.Backend
+	backend := spec.Backend
+	if k.ownProcess(backend) { // whose models are of other backends, by their names
+		backend = spec.Config.GetBackend()
+		if how == SharedProcess {
+			how = BackendProcess
+		}
+	}
+	if how == SharedProcess {
+		return k, nil
+	}
+	name, key := k.name+"/"+backend, k.name+"\x00"+backend
 	if how == ModelProcess {
-		name, key = k.name+"/"+spec.Backend+"/"+spec.Name, key+"\x00"+spec.Name+"\x00"+spec.ModelDir
+		name, key = name+"/"+spec.Name, key+"\x00"+spec.Name+"\x00"+spec.ModelDir
 	}
 	p, err := w.enter(k, name, key)
 	if err != nil {
@@ -95,6 +105,16 @@ func (w *Workers) hold(ctx context.Context, k *worker, spec *Spec) (*worker, err
 		return nil, err
 	}
 	return p.worker, nil
+}
+
+// ownProcess says that a worker's backend wants its models in processes of their own.
+func (w *worker) ownProcess(backend string) bool {
+	for _, b := range w.greeting().GetBackends() {
+		if b.GetName() == backend {
+			return b.GetOwnProcess()
+		}
+	}
+	return false
 }
 
 // enter finds or makes a process and adds a user to it.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-serve/sluice/infer"
 	"github.com/sluice-serve/sluice/workers/backend"
+	"github.com/sluice-serve/sluice/workers/backend/configjson"
 )
 
 // model is a loaded version.
@@ -52,7 +53,7 @@ func (p *python) newModel(spec backend.Spec) (*model, error) {
 	m := &model{backend: p, spec: spec, log: p.log.With("model", spec.Name, "version", spec.Version),
 		file:      spec.ModelFile,
 		decoupled: c.GetModelTransactionPolicy().GetDecoupled(), batches: c.GetMaxBatchSize() > 0,
-		iterative: c.GetSequenceBatching().GetIterativeSequence(), outputs: outputsOf(c), config: configJSON(c), metrics: newMetrics()}
+		iterative: c.GetSequenceBatching().GetIterativeSequence(), outputs: outputsOf(c), config: configjson.Of(c), metrics: newMetrics()}
 	if spec.BackendFile != "" {
 		m.file = spec.BackendFile
 	}

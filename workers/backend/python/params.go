@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/sluice-serve/sluice/infer"
+	"github.com/sluice-serve/sluice/workers/backend/configjson"
 )
 
 // paramsJSON is the JSON object of parameters; "" for none.
@@ -21,7 +22,7 @@ func paramsJSON(params infer.Params) string {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(appendJSON(b, p.Name), ':')
+		b = append(configjson.AppendText(b, p.Name), ':')
 		switch v := p.Value; v.Kind {
 		case infer.KindBool:
 			b = strconv.AppendBool(b, v.Bool)
@@ -32,7 +33,7 @@ func paramsJSON(params infer.Params) string {
 		case infer.KindDouble:
 			b = appendDouble(b, v.Double)
 		default:
-			b = appendJSON(b, v.Str)
+			b = configjson.AppendText(b, v.Str)
 		}
 	}
 	return string(append(b, '}'))
@@ -54,12 +55,6 @@ func appendDouble(b []byte, v float64) []byte {
 		b = append(b, ".0"...)
 	}
 	return b
-}
-
-// appendJSON writes a string.
-func appendJSON(b []byte, s string) []byte {
-	text, _ := json.Marshal(s) // strings have no errors
-	return append(b, text...)
 }
 
 // paramsOf reads the parameters of an answer: a JSON object of booleans, numbers and strings.

@@ -75,4 +75,6 @@ typedef TRITONSERVER_Error *(*TRITONSERVER_ResponseAllocatorReleaseFn_t)(TRITONS
     size_t, TRITONSERVER_MemoryType, int64_t);
 typedef TRITONSERVER_Error *(*TRITONSERVER_ResponseAllocatorStartFn_t)(TRITONSERVER_ResponseAllocator *, void *);
 
+#pragma GCC visibility push(default)
 #include "functions.h"
+#pragma GCC visibility pop

@@ -128,6 +128,10 @@ typedef struct {
 
   sl_metric *(*metric_wait)(void); // waits for a change of a figure
   void (*metric_free)(sl_metric *metric);
+  TRITONSERVER_Error *(*error_new)(TRITONSERVER_Error_Code code, const char *text);
+  TRITONSERVER_Error_Code (*error_code)(TRITONSERVER_Error *error);
+  const char *(*error_text)(TRITONSERVER_Error *error);
+  void (*error_delete)(TRITONSERVER_Error *error);
   void (*last_words)(const char *text); // logs a line, whatever state the process is in
 } sl_table;
 

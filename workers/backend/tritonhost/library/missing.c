@@ -3,6 +3,8 @@
 // a server (TRITONSERVER_ServerOptions…) are not here, as no backend starts one.
 #include "abi.h"
 
+#pragma GCC visibility push(default)
+
 #define MISSING(name)                                                                                              \
   TRITONSERVER_Error *name(void);                                                                                  \
   TRITONSERVER_Error *name(void) {                                                                                 \

@@ -35,6 +35,10 @@ const sl_table *sl_host(void) {
       .batch_free = batch_free,
       .metric_wait = metric_wait,
       .metric_free = metric_free,
+      .error_new = TRITONSERVER_ErrorNew,
+      .error_code = TRITONSERVER_ErrorCode,
+      .error_text = TRITONSERVER_ErrorMessage,
+      .error_delete = TRITONSERVER_ErrorDelete,
       .last_words = last_words,
   };
   return &table;
