@@ -170,8 +170,7 @@ func (p *Plan) settings(opts *modelconfig.Options, runner string) map[string]str
 		return all
 	}
 	for name, value := range map[string]string{"auto-complete-config": strconv.FormatBool(!p.cfg.NoAutoComplete),
-		"backend-directory": p.cfg.Backends.Directory, "min-compute-capability": "6.000000",
-		"default-max-batch-size": strconv.Itoa(modelconfig.DefaultMaxBatchSize)} {
+		"backend-directory": p.cfg.Backends.Directory, "min-compute-capability": "6.000000"} {
 		if _, ok := all[name]; !ok {
 			all[name] = value
 		}

@@ -27,9 +27,7 @@ type writer struct{ b []byte }
 func (w *writer) message(m protoreflect.Message) {
 	w.b = append(w.b, '{')
 	first := true
-	fields := m.Descriptor().Fields()
-	for i := range fields.Len() {
-		fd := fields.Get(i)
+	for _, fd := range ordered(m.Descriptor().Fields()) {
 		if fd.HasPresence() && !m.Has(fd) {
 			continue
 		}
@@ -48,6 +46,21 @@ func (w *writer) message(m protoreflect.Message) {
 		}
 	}
 	w.b = append(w.b, '}')
+}
+
+// ordered are the fields in the order of their declaration, but for scalars of a oneof, which come last.
+func ordered(fields protoreflect.FieldDescriptors) []protoreflect.FieldDescriptor {
+	all := make([]protoreflect.FieldDescriptor, 0, fields.Len())
+	var last []protoreflect.FieldDescriptor
+	for i := range fields.Len() {
+		fd := fields.Get(i)
+		if fd.ContainingOneof() != nil && fd.Message() == nil {
+			last = append(last, fd)
+		} else {
+			all = append(all, fd)
+		}
+	}
+	return append(all, last...)
 }
 
 func (w *writer) list(fd protoreflect.FieldDescriptor, list protoreflect.List) {

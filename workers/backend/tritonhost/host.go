@@ -33,11 +33,7 @@ type host struct {
 // New makes a backend.Factory. library is the path of libtritonserver.so; "": there is none.
 func New(library string) backend.Factory {
 	return func(options map[string]string) (backend.Backend, error) {
-		config, err := backendConfig(options)
-		if err != nil {
-			return nil, infer.Errorf(infer.Internal, "the options of the backend: %w", err)
-		}
-		h := &host{library: library, config: config, verbose: options["log-verbose"] == "true", metrics: &theMetrics}
+		h := &host{library: library, config: backendConfig(options), verbose: options["log-verbose"] == "true", metrics: &theMetrics}
 		if text := options["stall-seconds"]; text != "" {
 			n, err := strconv.ParseUint(text, 10, 31)
 			if err != nil {
