@@ -31,6 +31,7 @@ build: runtime headers ## bin/sluice (static) and bin/sluice-worker (cgo, ONNX R
 	@mkdir -p bin
 	@CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/sluice ./cmd/sluice
 	@CGO_ENABLED=1 CGO_CFLAGS="$$(scripts/cflags.sh)" go build -trimpath -ldflags='-s -w' $(TAGS) -o bin/sluice-worker ./cmd/sluice-worker
+	@scripts/tritonserver.sh bin/triton/libtritonserver.so
 	@ln -sfn ../.cache/onnxruntime/lib bin/lib
 	@ln -sfn ../.cache/venv bin/python
 	@ln -sfn ../.cache/engines bin/engines

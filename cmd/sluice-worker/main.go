@@ -32,6 +32,7 @@ import (
 	"github.com/sluice-serve/sluice/workers/backend/python"
 	"github.com/sluice-serve/sluice/workers/backend/repeat"
 	"github.com/sluice-serve/sluice/workers/backend/square"
+	"github.com/sluice-serve/sluice/workers/backend/tritonhost"
 )
 
 // version is set by the build (-ldflags -X main.version=…).
@@ -46,6 +47,7 @@ type options struct {
 	device      string
 	onnxruntime string
 	engines     string
+	triton      string
 	probe       string
 	verbose     bool
 	version     bool
@@ -71,6 +73,8 @@ func parse(args []string) (options, error) {
 		"shared library of ONNX Runtime (environment: SLUICE_ONNXRUNTIME; default: lib/libonnxruntime.so.* beside this program)")
 	f.StringVar(&o.engines, "engines-directory", os.Getenv("SLUICE_ENGINES"),
 		"folder of the other engines, one folder in it for each (environment: SLUICE_ENGINES; default: engines/ beside this program)")
+	f.StringVar(&o.triton, "tritonserver-library", os.Getenv("SLUICE_TRITONSERVER_LIBRARY"),
+		"library that Triton's own backends link (environment: SLUICE_TRITONSERVER_LIBRARY; default: triton/libtritonserver.so beside this program)")
 	f.StringVar(&o.probe, "probe", "", "say by the exit status whether a worker listens at this address, and do nothing else")
 	f.BoolVar(&o.verbose, "log-verbose", false, "log what is of interest for debugging only")
 	f.BoolVar(&o.version, "version", false, "print the version")
@@ -78,7 +82,10 @@ func parse(args []string) (options, error) {
 		return o, err
 	}
 	if o.onnxruntime == "" {
-		o.onnxruntime = libraryBeside()
+		o.onnxruntime = libraryBeside("lib", "libonnxruntime.so.*")
+	}
+	if o.triton == "" {
+		o.triton = libraryBeside("triton", "libtritonserver.so")
 	}
 	if o.engines == "" {
 		o.engines = beside("engines")
@@ -105,9 +112,9 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// libraryBeside is the newest ONNX Runtime in lib/ beside this program; "" for none.
-func libraryBeside() string {
-	found, err := filepath.Glob(filepath.Join(beside("lib"), "libonnxruntime.so.*"))
+// libraryBeside is the last file of a pattern in a folder beside this program, its newest version; "" for none.
+func libraryBeside(folder, pattern string) string {
+	found, err := filepath.Glob(filepath.Join(beside(folder), pattern))
 	if err != nil || len(found) == 0 {
 		return ""
 	}
@@ -201,6 +208,7 @@ func run(o options) error {
 		"repeat":      repeat.New,
 		"square":      square.New,
 		"tensorflow":  openvino.NewTensorFlow(o.engines),
+		"triton":      tritonhost.New(o.triton),
 	}}
 	if o.config.Device.GPU && os.Getenv("CUDA_DEVICE_ORDER") == "" {
 		// NVML counts GPUs by their place on the bus; CUDA does so when told to.

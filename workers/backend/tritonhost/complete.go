@@ -88,7 +88,7 @@ func sluiceSetConfig(owner C.uintptr_t, json *C.char, size C.size_t, merged **C.
 		}
 		text := C.CString(err.Error())
 		defer C.free(unsafe.Pointer(text))
-		return C.sl_error_new(code, text)
+		return C.th_error_new(code, text)
 	}
 	c := completions.get(uintptr(owner))
 	if c == nil {

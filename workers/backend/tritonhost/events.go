@@ -21,7 +21,7 @@ func (in *instance) keep(tag uintptr, x *running, open backend.Open) {
 			in.follow(tag, open, i)
 		}
 	}
-	C.sl_keep(x.c)
+	C.th_keep(x.c)
 }
 
 // start makes the batch one of those that the pump looks after.
@@ -44,7 +44,7 @@ func (in *instance) follow(tag uintptr, open backend.Open, i int) {
 		in.mu.Lock()
 		defer in.mu.Unlock()
 		if x := in.running[tag]; x != nil {
-			C.sl_cancel(x.c, C.uint32_t(i))
+			C.th_cancel(x.c, C.uint32_t(i))
 		}
 	})
 }
@@ -52,7 +52,7 @@ func (in *instance) follow(tag uintptr, open backend.Open, i int) {
 // pump takes what the backend does with batches that were kept, until the instance is closed.
 func (in *instance) pump() {
 	for {
-		e := C.sl_instance_wait(in.c)
+		e := C.th_instance_wait(in.c)
 		if e == nil {
 			return
 		}
@@ -61,7 +61,7 @@ func (in *instance) pump() {
 		x := in.running[tag]
 		in.mu.Unlock()
 		if x == nil { // its execution failed
-			C.sl_event_free(e)
+			C.th_event_free(e)
 			continue
 		}
 		if x.left == 1 && bool(e.final) { // the batch ends with this answer
@@ -69,7 +69,7 @@ func (in *instance) pump() {
 			delete(in.running, tag)
 			in.mu.Unlock()
 			in.settle(x, e)
-			C.sl_batch_free(x.c)
+			C.th_batch_free(x.c)
 			continue
 		}
 		in.settle(x, e)
@@ -83,7 +83,7 @@ func (in *instance) forget(tag uintptr, x *running) {
 	delete(in.running, tag)
 	in.mu.Unlock()
 	if kept || x.batch != nil {
-		C.sl_batch_free(x.c)
+		C.th_batch_free(x.c)
 	}
 }
 
@@ -91,15 +91,15 @@ func (in *instance) forget(tag uintptr, x *running) {
 func (in *instance) abandon(tag uintptr, x *running) {
 	for i := range x.requests {
 		x.done[i] = true
-		C.sl_cancel(x.c, C.uint32_t(i))
+		C.th_cancel(x.c, C.uint32_t(i))
 	}
 	in.start(tag, x)
-	C.sl_keep(x.c)
+	C.th_keep(x.c)
 }
 
 // settle answers a request as an event says, and gives the event back. The caller alone deals with x.
-func (in *instance) settle(x *running, e *C.sl_event) {
-	defer C.sl_event_free(e)
+func (in *instance) settle(x *running, e *C.th_event) {
+	defer C.th_event_free(e)
 	i := int(e.request)
 	if bool(e.final) && !x.ended[i] {
 		x.ended[i] = true
@@ -118,7 +118,7 @@ func (in *instance) settle(x *running, e *C.sl_event) {
 }
 
 // answer answers request i. Its error is the request's.
-func (in *instance) answer(x *running, i int, e *C.sl_event) error {
+func (in *instance) answer(x *running, i int, e *C.th_event) error {
 	final := bool(e.final)
 	switch {
 	case bool(e.reschedule) && x.batch == nil:
@@ -130,7 +130,7 @@ func (in *instance) answer(x *running, i int, e *C.sl_event) error {
 		}
 		return x.batch.Repeat(i, states)
 	case e.error != nil:
-		return infer.Errorf(codeOf(e.error), "%s", C.GoString(C.sl_error_text(e.error)))
+		return infer.Errorf(codeOf(e.error), "%s", C.GoString(C.th_error_text(e.error)))
 	case !bool(e.answer) && !in.model.decoupled:
 		return infer.Errorf(infer.Internal, "model '%s': the backend ended a request without an answer", in.model.spec.Name)
 	case !bool(e.answer):
@@ -157,7 +157,7 @@ func (in *instance) answer(x *running, i int, e *C.sl_event) error {
 }
 
 // states are the request's states as they are now: those that the backend has updated, and else those it came with.
-func (in *instance) states(x *running, i int, e *C.sl_event) ([]infer.Tensor, error) {
+func (in *instance) states(x *running, i int, e *C.th_event) ([]infer.Tensor, error) {
 	var all []infer.Tensor
 	for _, s := range in.model.states {
 		t, ok, err := in.updated(x, e, s.output)
@@ -178,7 +178,7 @@ func (in *instance) states(x *running, i int, e *C.sl_event) ([]infer.Tensor, er
 	return all, nil
 }
 
-func (in *instance) updated(x *running, e *C.sl_event, name string) (t infer.Tensor, ok bool, err error) {
+func (in *instance) updated(x *running, e *C.th_event, name string) (t infer.Tensor, ok bool, err error) {
 	for k := range int(e.state_count) {
 		s := &unsafe.Slice(e.states, int(e.state_count))[k]
 		if C.GoString(s.name) == name {
@@ -191,7 +191,7 @@ func (in *instance) updated(x *running, e *C.sl_event, name string) (t infer.Ten
 
 // tensor is an output as the backend gave it. Its data is the library's, valid until the event is given back, or the
 // batch's. An error is that it can't be.
-func (in *instance) tensor(x *running, o *C.sl_output) (infer.Tensor, error) {
+func (in *instance) tensor(x *running, o *C.th_output) (infer.Tensor, error) {
 	t := infer.Tensor{Name: C.GoString(o.name), Datatype: infer.Datatype(o.datatype)}
 	for _, d := range unsafe.Slice(o.shape, int(o.rank)) {
 		t.Shape = append(t.Shape, int64(d))
@@ -246,7 +246,7 @@ func (in *instance) data(x *running, p unsafe.Pointer, n int) []byte {
 }
 
 // paramsOf are the parameters of an answer.
-func paramsOf(e *C.sl_event) infer.Params {
+func paramsOf(e *C.th_event) infer.Params {
 	var params infer.Params
 	for k := range int(e.parameter_count) {
 		p := &unsafe.Slice(e.parameters, int(e.parameter_count))[k]

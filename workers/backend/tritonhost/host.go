@@ -82,7 +82,7 @@ func (h *host) open() error {
 	}
 	name := C.CString(path)
 	defer C.free(unsafe.Pointer(name))
-	if why := C.sl_open(name, C.bool(h.verbose)); why != nil {
+	if why := C.th_open(name, C.bool(h.verbose)); why != nil {
 		return infer.Errorf(infer.Unavailable, "libtritonserver.so can't be opened: %s", C.GoString(why))
 	}
 	opened.path = path
@@ -104,7 +104,7 @@ func (h *host) backendOf(spec *backend.Spec) (*C.TRITONBACKEND_Backend, error) {
 	texts := texts{}
 	defer texts.free()
 	var b *C.TRITONBACKEND_Backend
-	failed := C.sl_backend_open(texts.of(backendName(spec)), texts.of(spec.BackendFile), texts.of(string(h.config)), &b)
+	failed := C.th_backend_open(texts.of(backendName(spec)), texts.of(spec.BackendFile), texts.of(string(h.config)), &b)
 	if err := errorOf(failed); err != nil {
 		return nil, infer.Errorf(infer.CodeOf(err), "model '%s': %w", spec.Name, hidden(err, spec))
 	}
@@ -138,12 +138,12 @@ func errorOf(failed *C.TRITONSERVER_Error) error {
 	if failed == nil {
 		return nil
 	}
-	defer C.sl_error_delete(failed)
-	return infer.Errorf(codeOf(failed), "%s", C.GoString(C.sl_error_text(failed)))
+	defer C.th_error_delete(failed)
+	return infer.Errorf(codeOf(failed), "%s", C.GoString(C.th_error_text(failed)))
 }
 
 func codeOf(failed *C.TRITONSERVER_Error) infer.Code {
-	if n := int(C.sl_error_code(failed)); n >= 0 && n < len(codes) {
+	if n := int(C.th_error_code(failed)); n >= 0 && n < len(codes) {
 		return codes[n]
 	}
 	return infer.Internal
@@ -180,7 +180,7 @@ func (h *host) Load(ctx context.Context, spec backend.Spec) (backend.Model, erro
 // exit ends the process: its backend can't be trusted any more.
 func exit(text string) {
 	c := C.CString(text)
-	C.sl_last_words(c)
+	C.th_last_words(c)
 	os.Exit(1)
 }
 

@@ -30,7 +30,7 @@ type instance struct {
 
 // running is a batch in the backend.
 type running struct {
-	c        *C.sl_batch
+	c        *C.th_batch
 	requests []backend.Request
 	done     []bool // by request: it has its final answer, or failed
 	ended    []bool // by request: the backend is through with it
@@ -51,9 +51,9 @@ func (*instance) Fault() error { return nil }
 
 // Close fits backend.Instance.
 func (in *instance) Close() error {
-	C.sl_instance_stop(in.c)
+	C.th_instance_stop(in.c)
 	in.pumping.Wait()
-	return errorOf(C.sl_instance_free(in.c))
+	return errorOf(C.th_instance_free(in.c))
 }
 
 // cancelInterval is how often it is asked whether requests of a batch that executes were cancelled.
@@ -88,11 +88,11 @@ func (in *instance) Execute(b backend.Batch) error {
 		return nil
 	}
 	b.InferDone()
-	for e := C.sl_next(x.c); e != nil; e = C.sl_next(x.c) {
+	for e := C.th_next(x.c); e != nil; e = C.th_next(x.c) {
 		in.settle(x, e)
 	}
 	if x.left == 0 {
-		C.sl_batch_free(x.c)
+		C.th_batch_free(x.c)
 		runtime.KeepAlive(b)
 		return nil
 	}
@@ -121,7 +121,7 @@ func (in *instance) execute(x *running, watch bool) error {
 		})
 		for i, r := range x.requests {
 			if r.Cancelled() {
-				C.sl_cancel(x.c, C.uint32_t(i))
+				C.th_cancel(x.c, C.uint32_t(i))
 			}
 		}
 		defer func() {
@@ -132,7 +132,7 @@ func (in *instance) execute(x *running, watch bool) error {
 			watching.Wait()
 		}()
 	}
-	return errorOf(C.sl_execute(x.c))
+	return errorOf(C.th_execute(x.c))
 }
 
 // watch looks for cancelled requests until stop is closed.
@@ -142,7 +142,7 @@ func (in *instance) watch(x *running, stop <-chan struct{}) {
 	for {
 		for i, r := range x.requests {
 			if r.Cancelled() {
-				C.sl_cancel(x.c, C.uint32_t(i))
+				C.th_cancel(x.c, C.uint32_t(i))
 			}
 		}
 		select {
@@ -185,7 +185,7 @@ func (in *instance) begin(x *running) uintptr {
 	in.tag++
 	tag := in.tag
 	in.mu.Unlock()
-	x.c = C.sl_batch_new(in.c, C.uint32_t(len(x.requests)), C.uintptr_t(tag), unsafe.Pointer(unsafe.SliceData(x.slab)),
+	x.c = C.th_batch_new(in.c, C.uint32_t(len(x.requests)), C.uintptr_t(tag), unsafe.Pointer(unsafe.SliceData(x.slab)),
 		C.uint64_t(len(x.slab)))
 	for _, r := range x.requests {
 		in.add(x.c, r)
@@ -194,7 +194,7 @@ func (in *instance) begin(x *running) uintptr {
 }
 
 // add puts a request into the library's batch.
-func (in *instance) add(batch *C.sl_batch, r backend.Request) {
+func (in *instance) add(batch *C.th_batch, r backend.Request) {
 	context, params := backend.ContextOf(r.Params())
 	id, start, end := r.Correlation()
 	flags := C.uint32_t(0)
@@ -213,14 +213,14 @@ func (in *instance) add(batch *C.sl_batch, r backend.Request) {
 		in.wanted = append(in.wanted, w)
 	}
 	text, correlation := cText(r.ID()), cText(id.Str)
-	C.sl_batch_request(batch, text.p, correlation.p, C.uint64_t(id.ID), C.uint64_t(context.Timeout/time.Microsecond), flags,
+	C.th_batch_request(batch, text.p, correlation.p, C.uint64_t(id.ID), C.uint64_t(context.Timeout/time.Microsecond), flags,
 		unsafe.SliceData(in.wanted))
 	runtime.KeepAlive(text.b)
 	runtime.KeepAlive(correlation.b)
 	inputs := r.Inputs()
 	for i := range inputs {
 		t := &inputs[i]
-		C.sl_batch_input(batch, in.model.nameOf(t.Name), typeOf(t.Datatype), C.uint32_t(len(t.Shape)),
+		C.th_batch_input(batch, in.model.nameOf(t.Name), typeOf(t.Datatype), C.uint32_t(len(t.Shape)),
 			(*C.int64_t)(unsafe.Pointer(unsafe.SliceData(t.Shape))), C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(t.Data)))),
 			C.uint64_t(len(t.Data)))
 	}
@@ -241,7 +241,7 @@ func cText(s string) text {
 	return text{(*C.char)(unsafe.Pointer(&b[0])), b}
 }
 
-func addParameter(batch *C.sl_batch, p *infer.Param) {
+func addParameter(batch *C.th_batch, p *infer.Param) {
 	name, value := cText(p.Name), cText(p.Value.Str)
 	kind, size, integer := C.int(C.TRITONSERVER_PARAMETER_STRING), C.uint64_t(len(p.Value.Str)), C.int64_t(p.Value.Int)
 	chars := value.p
@@ -256,7 +256,7 @@ func addParameter(batch *C.sl_batch, p *infer.Param) {
 	case infer.KindDouble:
 		kind, chars = C.TRITONSERVER_PARAMETER_DOUBLE, nil
 	}
-	C.sl_batch_parameter(batch, name.p, kind, chars, size, integer, C.double(p.Value.Double))
+	C.th_batch_parameter(batch, name.p, kind, chars, size, integer, C.double(p.Value.Double))
 	runtime.KeepAlive(name.b)
 	runtime.KeepAlive(value.b)
 }

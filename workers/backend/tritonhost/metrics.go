@@ -61,9 +61,9 @@ func (s *metrics) gateway() backend.Gateway {
 func (s *metrics) run(ctx context.Context) {
 	logged := false
 	for {
-		c := C.sl_metric_wait()
+		c := C.th_metric_wait()
 		m := metricOf(c)
-		C.sl_metric_free(c)
+		C.th_metric_free(c)
 		if err := s.gateway().Metric(ctx, &m); err != nil && !logged {
 			logged = true
 			slog.Warn("a backend's metric is refused; others may be, too", "metric", m.Family, "error", err)
@@ -71,7 +71,7 @@ func (s *metrics) run(ctx context.Context) {
 	}
 }
 
-func metricOf(c *C.sl_metric) backend.Metric {
+func metricOf(c *C.th_metric) backend.Metric {
 	m := backend.Metric{Family: C.GoString(c.family), Help: C.GoString(c.help), Kind: backend.MetricKind(c.kind),
 		Change: backend.MetricChange(c.change), Value: float64(c.value)}
 	for _, b := range unsafe.Slice(c.buckets, int(c.bucket_count)) {

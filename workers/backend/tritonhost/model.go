@@ -57,7 +57,7 @@ func (h *host) newModel(spec backend.Spec, complete bool) (*model, error) {
 	m := &model{host: h, spec: spec, decoupled: c.GetModelTransactionPolicy().GetDecoupled(), batches: c.GetMaxBatchSize() > 0,
 		iterative: c.GetSequenceBatching().GetIterativeSequence(), names: map[string]*C.char{}, byName: map[string]infer.Datatype{}}
 	m.keepsAtOnce = m.decoupled && !m.iterative
-	m.parallel = bool(C.sl_backend_parallel(b)) || os.Getenv("TRITON_PARALLEL_INSTANCE_LOADING") == "1"
+	m.parallel = bool(C.th_backend_parallel(b)) || os.Getenv("TRITON_PARALLEL_INSTANCE_LOADING") == "1"
 	m.readTensors()
 	failed := m.initialize(b, complete)
 	if err := errorOf(failed); err != nil {
@@ -91,11 +91,11 @@ func (m *model) readTensors() {
 func (m *model) initialize(b *C.TRITONBACKEND_Backend, complete bool) *C.TRITONSERVER_Error {
 	texts := texts{}
 	defer texts.free()
-	specs := func(n int, name func(int) (string, string)) *C.sl_tensor_spec {
+	specs := func(n int, name func(int) (string, string)) *C.th_tensor_spec {
 		if n == 0 {
 			return nil
 		}
-		p := (*C.sl_tensor_spec)(C.calloc(C.size_t(n), C.sizeof_sl_tensor_spec))
+		p := (*C.th_tensor_spec)(C.calloc(C.size_t(n), C.sizeof_th_tensor_spec))
 		texts = append(texts, unsafe.Pointer(p))
 		all := unsafe.Slice(p, n)
 		for i := range all {
@@ -107,7 +107,7 @@ func (m *model) initialize(b *C.TRITONBACKEND_Backend, complete bool) *C.TRITONS
 		}
 		return p
 	}
-	var said C.sl_model_spec
+	var said C.th_model_spec
 	said.name, said.repository = texts.of(m.spec.Name), texts.of(m.spec.ModelDir)
 	said.config = texts.of(string(configjson.Of(m.spec.Config)))
 	said.version = C.uint64_t(m.spec.Version)
@@ -118,7 +118,7 @@ func (m *model) initialize(b *C.TRITONBACKEND_Backend, complete bool) *C.TRITONS
 	said.state_count = C.uint32_t(len(m.states))
 	owner := completions.put(m)
 	said.owner = C.uintptr_t(owner)
-	failed := C.sl_model_new(b, &said, &m.c)
+	failed := C.th_model_new(b, &said, &m.c)
 	if failed != nil {
 		completions.drop(owner)
 		return failed
@@ -134,7 +134,7 @@ func (m *model) Close() error {
 	if m.spec.Gateway != nil {
 		m.host.metrics.leave(m.spec.Gateway)
 	}
-	err := errorOf(C.sl_model_free(m.c))
+	err := errorOf(C.th_model_free(m.c))
 	m.freeNames()
 	return err
 }
@@ -169,7 +169,7 @@ func (m *model) NewInstance(_ context.Context, spec backend.InstanceSpec) (backe
 	in := &instance{model: m, running: map[uintptr]*running{}}
 	texts := texts{}
 	defer texts.free()
-	var said C.sl_instance_spec
+	var said C.th_instance_spec
 	name := spec.Name
 	if name == "" {
 		name = m.spec.Name + "_0"
@@ -190,7 +190,7 @@ func (m *model) NewInstance(_ context.Context, spec backend.InstanceSpec) (backe
 		}
 		said.profiles, said.profile_count = p, C.uint32_t(n)
 	}
-	if err := errorOf(C.sl_instance_new(m.c, &said, &in.c)); err != nil {
+	if err := errorOf(C.th_instance_new(m.c, &said, &in.c)); err != nil {
 		return nil, hidden(err, &m.spec)
 	}
 	return in, nil

@@ -149,7 +149,7 @@ const char *TRITONSERVER_ParameterTypeString(TRITONSERVER_ParameterType type) {
 
 TRITONSERVER_Parameter *TRITONSERVER_ParameterNew(const char *name, const TRITONSERVER_ParameterType type,
                                                   const void *value) {
-  sl_parameter *p = grown(sizeof *p);
+  th_parameter *p = grown(sizeof *p);
   p->name = copied(name);
   p->type = type;
   switch (type) {
@@ -163,7 +163,7 @@ TRITONSERVER_Parameter *TRITONSERVER_ParameterNew(const char *name, const TRITON
 }
 
 TRITONSERVER_Parameter *TRITONSERVER_ParameterBytesNew(const char *name, const void *data, const uint64_t size) {
-  sl_parameter *p = grown(sizeof *p);
+  th_parameter *p = grown(sizeof *p);
   p->name = copied(name);
   p->type = TRITONSERVER_PARAMETER_BYTES;
   p->size = size;
@@ -174,7 +174,7 @@ TRITONSERVER_Parameter *TRITONSERVER_ParameterBytesNew(const char *name, const v
 }
 
 void TRITONSERVER_ParameterDelete(TRITONSERVER_Parameter *parameter) {
-  sl_parameter *p = (sl_parameter *)parameter;
+  th_parameter *p = (th_parameter *)parameter;
   if (p == NULL) return;
   free((char *)p->name);
   free((char *)p->text);

@@ -5,7 +5,7 @@
 enum { idle_least = 32 };
 
 // clear makes a batch's memory new; one chunk is kept.
-static void clear(sl_batch *b) {
+static void clear(th_batch *b) {
   if (b->memory != NULL && (b->memory->next != NULL || b->memory->size > 65536)) {
     give_back(b->memory);
     b->memory = NULL;
@@ -15,9 +15,9 @@ static void clear(sl_batch *b) {
   }
 }
 
-sl_batch *batch_new(TRITONBACKEND_ModelInstance *in, uint32_t requests, uintptr_t tag, void *slab, uint64_t room) {
+th_batch *batch_new(TRITONBACKEND_ModelInstance *in, uint32_t requests, uintptr_t tag, void *slab, uint64_t room) {
   pthread_mutex_lock(&in->lock);
-  sl_batch *b = NULL;
+  th_batch *b = NULL;
   if (in->idle_count >= idle_least) {
     b = in->idle;
     in->idle = b->next;
@@ -43,7 +43,7 @@ sl_batch *batch_new(TRITONBACKEND_ModelInstance *in, uint32_t requests, uintptr_
   return b;
 }
 
-void batch_request(sl_batch *b, const sl_request *said) {
+void batch_request(th_batch *b, const th_request *said) {
   TRITONBACKEND_Model *m = b->instance->model;
   TRITONBACKEND_Request *r = &b->requests[b->count];
   r->magic = MAGIC_REQUEST;
@@ -63,7 +63,7 @@ void batch_request(sl_batch *b, const sl_request *said) {
 }
 
 // room makes an array longer by one.
-static void *room(sl_batch *b, void *array, uint32_t count, uint32_t *capacity, size_t size) {
+static void *room(th_batch *b, void *array, uint32_t count, uint32_t *capacity, size_t size) {
   if (count < *capacity) return array;
   *capacity = *capacity == 0 ? 4 : 2 * *capacity;
   void *more = take(&b->memory, *capacity * size);
@@ -71,7 +71,7 @@ static void *room(sl_batch *b, void *array, uint32_t count, uint32_t *capacity, 
   return more;
 }
 
-void batch_input(sl_batch *b, const sl_input *said) {
+void batch_input(th_batch *b, const th_input *said) {
   TRITONBACKEND_Request *r = b->list[b->count - 1];
   r->inputs = room(b, r->inputs, r->input_count, &r->input_room, sizeof *r->inputs);
   TRITONBACKEND_Input *in = &r->inputs[r->input_count++];
@@ -82,10 +82,10 @@ void batch_input(sl_batch *b, const sl_input *said) {
   in->attributes.bytes = said->bytes;
 }
 
-void batch_parameter(sl_batch *b, const sl_parameter *said) {
+void batch_parameter(th_batch *b, const th_parameter *said) {
   TRITONBACKEND_Request *r = b->list[b->count - 1];
   r->parameters = room(b, r->parameters, r->parameter_count, &r->parameter_room, sizeof *r->parameters);
-  sl_parameter *p = &r->parameters[r->parameter_count++];
+  th_parameter *p = &r->parameters[r->parameter_count++];
   *p = *said;
   p->name = take_text(&b->memory, said->name, strlen(said->name));
   if (said->text != NULL) p->text = take_text(&b->memory, said->text, said->size);
@@ -96,7 +96,7 @@ static void dropped(event *e) {
   if (e != NULL) event_free(&e->public);
 }
 
-Error *batch_execute(sl_batch *b) {
+Error *batch_execute(th_batch *b) {
   TRITONBACKEND_ModelInstance *in = b->instance;
   TRITONBACKEND_Model *m = in->model;
   bool alone = m->backend->policy == TRITONBACKEND_EXECUTION_DEVICE_BLOCKING && in->kind == TRITONSERVER_INSTANCEGROUPKIND_GPU;
@@ -136,7 +136,7 @@ Error *batch_execute(sl_batch *b) {
   return error;
 }
 
-void batch_cancel(sl_batch *b, uint32_t request) { __atomic_store_n(&b->requests[request].cancelled, true, __ATOMIC_RELAXED); }
+void batch_cancel(th_batch *b, uint32_t request) { __atomic_store_n(&b->requests[request].cancelled, true, __ATOMIC_RELAXED); }
 
 event *event_of(TRITONBACKEND_Request *r) {
   event *e = grown(sizeof *e);
@@ -146,7 +146,7 @@ event *event_of(TRITONBACKEND_Request *r) {
   return e;
 }
 
-void batch_post(sl_batch *b, event *e) {
+void batch_post(th_batch *b, event *e) {
   if (!b->kept) {
     *b->last = e;
     b->last = &e->next;
@@ -161,7 +161,7 @@ void batch_post(sl_batch *b, event *e) {
 static void states_of(TRITONBACKEND_Request *r, event *e) {
   uint32_t count = r->batch->instance->model->spec.state_count, n = 0;
   if (count == 0 || e->public.error != NULL) return;
-  sl_output *all = take(&r->batch->memory, count * sizeof *all);
+  th_output *all = take(&r->batch->memory, count * sizeof *all);
   for (uint32_t i = 0; i < count; i++) {
     if (r->states[i].magic == MAGIC_STATE && r->states[i].updated) all[n++] = r->states[i].value;
   }
@@ -196,13 +196,13 @@ static void abandoned(TRITONBACKEND_Request *r) {
 }
 
 void let_go(TRITONBACKEND_Request *r) {
-  sl_batch *b = r->batch;
+  th_batch *b = r->batch;
   r->holders--;
   abandoned(r);
   batch_leave(b);
 }
 
-void batch_leave(sl_batch *b) {
+void batch_leave(th_batch *b) {
   TRITONBACKEND_ModelInstance *in = b->instance;
   if (--b->users > 0) return;
   for (uint32_t i = 0; i < b->count; i++) b->requests[i].magic = 0;
@@ -216,7 +216,7 @@ void batch_leave(sl_batch *b) {
 Error *TRITONBACKEND_RequestRelease(TRITONBACKEND_Request *r, uint32_t flags) {
   Error *error = alive(r, "TRITONBACKEND_RequestRelease");
   if (error != NULL) return error;
-  sl_batch *b = r->batch;
+  th_batch *b = r->batch;
   TRITONBACKEND_ModelInstance *in = b->instance;
   bool again = (flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE) != 0;
   if (again && !in->model->spec.iterative)
@@ -240,7 +240,7 @@ Error *TRITONBACKEND_RequestRelease(TRITONBACKEND_Request *r, uint32_t flags) {
   return NULL;
 }
 
-void batch_keep(sl_batch *b) {
+void batch_keep(th_batch *b) {
   TRITONBACKEND_ModelInstance *in = b->instance;
   pthread_mutex_lock(&in->lock);
   b->kept = true;
@@ -254,7 +254,7 @@ void batch_keep(sl_batch *b) {
   pthread_mutex_unlock(&in->lock);
 }
 
-sl_event *batch_next(sl_batch *b) {
+th_event *batch_next(th_batch *b) {
   pthread_mutex_lock(&b->instance->lock);
   event *e = b->first;
   if (e != NULL) {
@@ -265,14 +265,14 @@ sl_event *batch_next(sl_batch *b) {
   return e != NULL ? &e->public : NULL;
 }
 
-bool batch_open(sl_batch *b) {
+bool batch_open(th_batch *b) {
   pthread_mutex_lock(&b->instance->lock);
   bool open = b->open > 0 || b->first != NULL;
   pthread_mutex_unlock(&b->instance->lock);
   return open;
 }
 
-sl_event *instance_wait(TRITONBACKEND_ModelInstance *in) {
+th_event *instance_wait(TRITONBACKEND_ModelInstance *in) {
   pthread_mutex_lock(&in->lock);
   while (in->first == NULL && !in->stopped) pthread_cond_wait(&in->came, &in->lock);
   event *e = in->first;
@@ -291,14 +291,14 @@ void instance_stop(TRITONBACKEND_ModelInstance *in) {
   pthread_mutex_unlock(&in->lock);
 }
 
-void event_free(sl_event *public) {
+void event_free(th_event *public) {
   event *e = (event *)public;
   TRITONSERVER_ErrorDelete(e->public.error);
   if (e->response != NULL) response_end(e->response);
   free(e);
 }
 
-void batch_free(sl_batch *b) {
+void batch_free(th_batch *b) {
   TRITONBACKEND_ModelInstance *in = b->instance;
   pthread_mutex_lock(&in->lock);
   b->slab = NULL; // it is the worker's again

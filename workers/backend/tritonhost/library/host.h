@@ -1,18 +1,18 @@
 // What the worker calls of this library, and what it reads of it. The worker opens the library, asks it for the table
-// (sl_host), and calls nothing else; backends call the functions of functions.h.
+// (th_host), and calls nothing else; backends call the functions of functions.h.
 //
 // Strings and arrays that the worker passes are copied, but for the data of inputs, which must stay until the batch is
 // freed, and the slab. An error is NULL for success, and the worker's to delete.
 #pragma once
 #include "abi.h"
 
-typedef struct sl_batch sl_batch;
+typedef struct th_batch th_batch;
 
-// sl_tensor_spec is an output or a state of the config, by which a backend may answer.
+// th_tensor_spec is an output or a state of the config, by which a backend may answer.
 typedef struct {
   const char *name;
   const char *input; // of a state: the input that has its value; NULL for an output
-} sl_tensor_spec;
+} th_tensor_spec;
 
 typedef struct {
   const char *name, *repository, *config; // config: JSON
@@ -20,10 +20,10 @@ typedef struct {
   bool complete;  // the backend may complete the config
   bool decoupled; // a request may have any number of answers
   bool iterative; // a request may be rescheduled
-  const sl_tensor_spec *outputs, *states;
+  const th_tensor_spec *outputs, *states;
   uint32_t output_count, state_count;
-  uintptr_t owner; // handed to sl_set_config
-} sl_model_spec;
+  uintptr_t owner; // handed to th_set_config
+} th_model_spec;
 
 typedef struct {
   const char *name, *host_policy_name, *host_policy; // JSON
@@ -31,7 +31,7 @@ typedef struct {
   int32_t device;
   const char *const *profiles;
   uint32_t profile_count;
-} sl_instance_spec;
+} th_instance_spec;
 
 typedef struct {
   const char *name;
@@ -40,7 +40,7 @@ typedef struct {
   uint64_t size;    // bytes of text
   int64_t integer;  // also of booleans
   double number;
-} sl_parameter;
+} th_parameter;
 
 typedef struct {
   const char *name; // it stays the worker's, and valid as long as the model
@@ -49,16 +49,16 @@ typedef struct {
   const int64_t *shape;
   const void *data;
   uint64_t bytes;
-} sl_input;
+} th_input;
 
 typedef struct {
   const char *id, *correlation_text; // "" for none
   uint64_t correlation, timeout_us;
   uint32_t flags;
   const uint8_t *wanted; // for each output of the model, whether it was asked for
-} sl_request;
+} th_request;
 
-// sl_output is an output, or a state, of an answer.
+// th_output is an output, or a state, of an answer.
 typedef struct {
   const char *name;
   TRITONSERVER_DataType datatype;
@@ -66,11 +66,11 @@ typedef struct {
   const int64_t *shape;
   const void *data;
   uint64_t bytes;
-} sl_output;
+} th_output;
 
-// sl_event is something that became of a request. It is the worker's until it gives it back.
+// th_event is something that became of a request. It is the worker's until it gives it back.
 typedef struct {
-  sl_batch *batch;
+  th_batch *batch;
   uintptr_t tag;    // the batch's: see batch_new
   uint32_t request; // its index
   bool final;       // nothing comes of this request any more, and nobody reads its inputs
@@ -78,11 +78,11 @@ typedef struct {
   bool reschedule;  // it is to be executed again
   TRITONSERVER_Error *error;
   uint32_t output_count, state_count, parameter_count;
-  const sl_output *outputs, *states;
-  const sl_parameter *parameters;
-} sl_event;
+  const th_output *outputs, *states;
+  const th_parameter *parameters;
+} th_event;
 
-// sl_metric is a change of a figure.
+// th_metric is a change of a figure.
 typedef struct {
   const char *family, *help, *labels; // labels: JSON object
   int kind;                           // TRITONSERVER_MetricKind
@@ -90,49 +90,49 @@ typedef struct {
   double value;
   uint32_t bucket_count;
   const double *buckets;
-} sl_metric;
+} th_metric;
 
-typedef TRITONSERVER_Error *(*sl_set_config)(uintptr_t owner, const char *json, size_t size, char **merged);
+typedef TRITONSERVER_Error *(*th_set_config)(uintptr_t owner, const char *json, size_t size, char **merged);
 
 typedef struct {
   // start says once what the library needs to know; verbose: verbose lines are logged. set_config merges what a backend
   // says of a config, on the thread on which model_new was called; *merged is from malloc.
-  void (*start)(bool verbose, sl_set_config set_config);
+  void (*start)(bool verbose, th_set_config set_config);
   // backend_open opens a backend's library and initializes the backend, once for each name and path.
   TRITONSERVER_Error *(*backend_open)(const char *name, const char *library, const char *config,
                                       TRITONBACKEND_Backend **backend);
   bool (*backend_parallel)(TRITONBACKEND_Backend *backend); // a model's instances may be made at once
-  TRITONSERVER_Error *(*model_new)(TRITONBACKEND_Backend *backend, const sl_model_spec *spec, TRITONBACKEND_Model **model);
+  TRITONSERVER_Error *(*model_new)(TRITONBACKEND_Backend *backend, const th_model_spec *spec, TRITONBACKEND_Model **model);
   TRITONSERVER_Error *(*model_free)(TRITONBACKEND_Model *model);
-  TRITONSERVER_Error *(*instance_new)(TRITONBACKEND_Model *model, const sl_instance_spec *spec,
+  TRITONSERVER_Error *(*instance_new)(TRITONBACKEND_Model *model, const th_instance_spec *spec,
                                       TRITONBACKEND_ModelInstance **instance);
   TRITONSERVER_Error *(*instance_free)(TRITONBACKEND_ModelInstance *instance);
 
   // batch_new begins a batch; tag is the worker's own. slab is memory for outputs; it may be empty.
-  sl_batch *(*batch_new)(TRITONBACKEND_ModelInstance *instance, uint32_t requests, uintptr_t tag, void *slab, uint64_t room);
-  void (*batch_request)(sl_batch *batch, const sl_request *request);
-  void (*batch_input)(sl_batch *batch, const sl_input *input);             // of the last request
-  void (*batch_parameter)(sl_batch *batch, const sl_parameter *parameter); // of the last request
+  th_batch *(*batch_new)(TRITONBACKEND_ModelInstance *instance, uint32_t requests, uintptr_t tag, void *slab, uint64_t room);
+  void (*batch_request)(th_batch *batch, const th_request *request);
+  void (*batch_input)(th_batch *batch, const th_input *input);             // of the last request
+  void (*batch_parameter)(th_batch *batch, const th_parameter *parameter); // of the last request
   // execute has the backend execute it. After an error the requests are nobody's, and none has an event.
-  TRITONSERVER_Error *(*execute)(sl_batch *batch);
-  void (*cancel)(sl_batch *batch, uint32_t request);
+  TRITONSERVER_Error *(*execute)(th_batch *batch);
+  void (*cancel)(th_batch *batch, uint32_t request);
   // keep has events of the batch, also those that are there, come from instance_wait.
-  void (*keep)(sl_batch *batch);
-  sl_event *(*next)(sl_batch *batch); // does not wait; NULL: none
-  bool (*open)(sl_batch *batch);      // events will come, or are there
+  void (*keep)(th_batch *batch);
+  th_event *(*next)(th_batch *batch); // does not wait; NULL: none
+  bool (*open)(th_batch *batch);      // events will come, or are there
   // instance_wait waits for an event of a kept batch; NULL: instance_stop was called, and there is none.
-  sl_event *(*instance_wait)(TRITONBACKEND_ModelInstance *instance);
+  th_event *(*instance_wait)(TRITONBACKEND_ModelInstance *instance);
   void (*instance_stop)(TRITONBACKEND_ModelInstance *instance);
-  void (*event_free)(sl_event *event);
-  void (*batch_free)(sl_batch *batch);
+  void (*event_free)(th_event *event);
+  void (*batch_free)(th_batch *batch);
 
-  sl_metric *(*metric_wait)(void); // waits for a change of a figure
-  void (*metric_free)(sl_metric *metric);
+  th_metric *(*metric_wait)(void); // waits for a change of a figure
+  void (*metric_free)(th_metric *metric);
   TRITONSERVER_Error *(*error_new)(TRITONSERVER_Error_Code code, const char *text);
   TRITONSERVER_Error_Code (*error_code)(TRITONSERVER_Error *error);
   const char *(*error_text)(TRITONSERVER_Error *error);
   void (*error_delete)(TRITONSERVER_Error *error);
   void (*last_words)(const char *text); // logs a line, whatever state the process is in
-} sl_table;
+} th_table;
 
-__attribute__((visibility("default"))) const sl_table *sl_host(void);
+__attribute__((visibility("default"))) const th_table *th_host(void);

@@ -24,7 +24,7 @@ struct TRITONSERVER_Metric {
 };
 
 typedef struct change {
-  sl_metric public;
+  th_metric public;
   struct change *next;
 } change;
 
@@ -66,7 +66,7 @@ static void push(TRITONSERVER_Metric *m, int what, double value) {
   if (tell) log_line(TRITONSERVER_LOG_WARN, NULL, 0, "changes of metrics are dropped: a backend makes more than can be told");
 }
 
-sl_metric *metric_wait(void) {
+th_metric *metric_wait(void) {
   pthread_mutex_lock(&lock);
   while (first == NULL) pthread_cond_wait(&came, &lock);
   change *c = first;
@@ -77,7 +77,7 @@ sl_metric *metric_wait(void) {
   return &c->public;
 }
 
-void metric_free(sl_metric *m) {
+void metric_free(th_metric *m) {
   free((char *)m->family);
   free((char *)m->help);
   free((char *)m->labels);
@@ -148,7 +148,7 @@ static char *quoted(char *to, const char *text) {
 static Error *labels_of(const TRITONSERVER_Parameter **labels, uint64_t count, char **json) {
   size_t size = 3;
   for (uint64_t i = 0; i < count; i++) {
-    const sl_parameter *p = (const sl_parameter *)labels[i];
+    const th_parameter *p = (const th_parameter *)labels[i];
     if (p->type != TRITONSERVER_PARAMETER_STRING)
       return errorf(TRITONSERVER_ERROR_INVALID_ARG, "Parameter [%s] must have a type of TRITONSERVER_PARAMETER_STRING to be added as a label.", p->name);
     size += 6 * (strlen(p->name) + p->size) + 8;
@@ -156,7 +156,7 @@ static Error *labels_of(const TRITONSERVER_Parameter **labels, uint64_t count, c
   char *text = grown(size), *at = text;
   *at++ = '{';
   for (uint64_t i = 0; i < count; i++) {
-    const sl_parameter *p = (const sl_parameter *)labels[i];
+    const th_parameter *p = (const th_parameter *)labels[i];
     if (i > 0) *at++ = ',';
     at = quoted(at, p->name);
     *at++ = ':';

@@ -1,10 +1,10 @@
 // Models and instances.
 #include "private.h"
 
-sl_set_config host_set_config;
+th_set_config host_set_config;
 
-static sl_tensor_spec *specs_of(const sl_tensor_spec *from, uint32_t count) {
-  sl_tensor_spec *all = grown(count * sizeof *all);
+static th_tensor_spec *specs_of(const th_tensor_spec *from, uint32_t count) {
+  th_tensor_spec *all = grown(count * sizeof *all);
   for (uint32_t i = 0; i < count; i++) {
     all[i].name = copied(from[i].name);
     if (from[i].input != NULL) all[i].input = copied(from[i].input);
@@ -12,7 +12,7 @@ static sl_tensor_spec *specs_of(const sl_tensor_spec *from, uint32_t count) {
   return all;
 }
 
-static void free_specs(sl_tensor_spec *all, uint32_t count) {
+static void free_specs(th_tensor_spec *all, uint32_t count) {
   for (uint32_t i = 0; i < count; i++) {
     free((char *)all[i].name);
     free((char *)all[i].input);
@@ -30,7 +30,7 @@ static void free_model(TRITONBACKEND_Model *m) {
   free(m);
 }
 
-Error *model_new(TRITONBACKEND_Backend *backend, const sl_model_spec *spec, TRITONBACKEND_Model **model) {
+Error *model_new(TRITONBACKEND_Backend *backend, const th_model_spec *spec, TRITONBACKEND_Model **model) {
   TRITONBACKEND_Model *m = grown(sizeof *m);
   m->magic = MAGIC_MODEL;
   m->backend = backend;
@@ -136,7 +136,7 @@ static void free_instance(TRITONBACKEND_ModelInstance *in) {
   in->magic = 0;
   if (in->busy > 0) return; // something of it is still held, which must find it
   while (in->idle != NULL) {
-    sl_batch *b = in->idle;
+    th_batch *b = in->idle;
     in->idle = b->next;
     give_back(b->memory);
     free(b);
@@ -151,7 +151,7 @@ static void free_instance(TRITONBACKEND_ModelInstance *in) {
   free(in);
 }
 
-Error *instance_new(TRITONBACKEND_Model *model, const sl_instance_spec *spec, TRITONBACKEND_ModelInstance **instance) {
+Error *instance_new(TRITONBACKEND_Model *model, const th_instance_spec *spec, TRITONBACKEND_ModelInstance **instance) {
   TRITONBACKEND_ModelInstance *in = grown(sizeof *in);
   in->magic = MAGIC_INSTANCE;
   in->model = model;

@@ -66,8 +66,8 @@ struct TRITONBACKEND_Backend {
 struct TRITONBACKEND_Model {
   uint32_t magic;
   TRITONBACKEND_Backend *backend;
-  sl_model_spec spec; // its texts are the model's
-  sl_tensor_spec *outputs, *states;
+  th_model_spec spec; // its texts are the model's
+  th_tensor_spec *outputs, *states;
   TRITONSERVER_Message config;
   void *state;
   pthread_mutex_t device[17];
@@ -88,8 +88,8 @@ struct TRITONBACKEND_ModelInstance {
   pthread_cond_t came;
   struct event *first, **last; // of kept batches
   bool stopped;
-  sl_batch *idle; // freed batches, the oldest first, so that stale pointers into them are found
-  sl_batch **idle_last;
+  th_batch *idle; // freed batches, the oldest first, so that stale pointers into them are found
+  th_batch **idle_last;
   uint32_t idle_count, busy; // busy: batches that are not idle
 };
 
@@ -101,13 +101,13 @@ typedef struct chunk {
 } chunk;
 
 typedef struct event {
-  sl_event public;
+  th_event public;
   struct event *next;
   TRITONBACKEND_Response *response; // whose outputs these are; NULL for none
 } event;
 
 struct TRITONBACKEND_Input {
-  sl_input said;
+  th_input said;
   TRITONSERVER_BufferAttributes attributes;
 };
 
@@ -115,7 +115,7 @@ struct TRITONBACKEND_State {
   uint32_t magic;
   bool updated;
   TRITONBACKEND_Request *request;
-  sl_output value;
+  th_output value;
   char *memory;
   TRITONSERVER_BufferAttributes attributes;
 };
@@ -123,10 +123,10 @@ struct TRITONBACKEND_State {
 struct TRITONBACKEND_Request {
   uint32_t magic;
   uint32_t index;
-  sl_batch *batch;
-  sl_request said;
+  th_batch *batch;
+  th_request said;
   TRITONBACKEND_Input *inputs;
-  sl_parameter *parameters;
+  th_parameter *parameters;
   uint32_t input_count, input_room, parameter_count, parameter_room, wanted_count;
   const char **wanted;
   TRITONBACKEND_State *states; // of the model's count
@@ -137,9 +137,9 @@ struct TRITONBACKEND_Request {
   event *held;      // the final event, until the request is released
 };
 
-struct sl_batch {
+struct th_batch {
   TRITONBACKEND_ModelInstance *instance;
-  sl_batch *next;
+  th_batch *next;
   uintptr_t tag;
   chunk *memory;
   TRITONBACKEND_Request *requests;
@@ -154,7 +154,7 @@ struct sl_batch {
 
 struct TRITONBACKEND_Output {
   uint32_t magic;
-  sl_output said;
+  th_output said;
   TRITONBACKEND_Response *response;
   char *memory;
   bool from_malloc, asked;
@@ -167,7 +167,7 @@ struct TRITONBACKEND_Response {
   TRITONBACKEND_Request *request;
   chunk *memory;
   TRITONBACKEND_Output **outputs;
-  sl_parameter *parameters;
+  th_parameter *parameters;
   uint32_t output_count, parameter_count, parameter_room;
 };
 
@@ -176,7 +176,7 @@ struct TRITONBACKEND_ResponseFactory {
   TRITONBACKEND_Request *request;
 };
 
-extern sl_set_config host_set_config;
+extern th_set_config host_set_config;
 extern bool host_verbose;
 
 Error *errorf(TRITONSERVER_Error_Code code, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -201,30 +201,30 @@ void watch_signals(void);
 Error *alive(TRITONBACKEND_Request *request, const char *function);
 
 // All below are called with the instance's lock held.
-void batch_leave(sl_batch *batch);           // one user less
-void batch_post(sl_batch *batch, event *e);  // an event for the worker
+void batch_leave(th_batch *batch);           // one user less
+void batch_post(th_batch *batch, event *e);  // an event for the worker
 void finish(TRITONBACKEND_Request *r, event *e); // the final event of a request
 void let_go(TRITONBACKEND_Request *r);       // one holder less
 event *event_of(TRITONBACKEND_Request *r);   // an empty event
 
 Error *backend_open(const char *name, const char *library, const char *config, TRITONBACKEND_Backend **backend);
-Error *model_new(TRITONBACKEND_Backend *backend, const sl_model_spec *spec, TRITONBACKEND_Model **model);
+Error *model_new(TRITONBACKEND_Backend *backend, const th_model_spec *spec, TRITONBACKEND_Model **model);
 Error *model_free(TRITONBACKEND_Model *model);
-Error *instance_new(TRITONBACKEND_Model *model, const sl_instance_spec *spec, TRITONBACKEND_ModelInstance **instance);
+Error *instance_new(TRITONBACKEND_Model *model, const th_instance_spec *spec, TRITONBACKEND_ModelInstance **instance);
 Error *instance_free(TRITONBACKEND_ModelInstance *instance);
-sl_batch *batch_new(TRITONBACKEND_ModelInstance *instance, uint32_t requests, uintptr_t tag, void *slab, uint64_t room);
-void batch_request(sl_batch *batch, const sl_request *request);
-void batch_input(sl_batch *batch, const sl_input *input);
-void batch_parameter(sl_batch *batch, const sl_parameter *parameter);
-Error *batch_execute(sl_batch *batch);
-void batch_cancel(sl_batch *batch, uint32_t request);
-void batch_keep(sl_batch *batch);
-sl_event *batch_next(sl_batch *batch);
-bool batch_open(sl_batch *batch);
-void batch_free(sl_batch *batch);
-sl_event *instance_wait(TRITONBACKEND_ModelInstance *instance);
+th_batch *batch_new(TRITONBACKEND_ModelInstance *instance, uint32_t requests, uintptr_t tag, void *slab, uint64_t room);
+void batch_request(th_batch *batch, const th_request *request);
+void batch_input(th_batch *batch, const th_input *input);
+void batch_parameter(th_batch *batch, const th_parameter *parameter);
+Error *batch_execute(th_batch *batch);
+void batch_cancel(th_batch *batch, uint32_t request);
+void batch_keep(th_batch *batch);
+th_event *batch_next(th_batch *batch);
+bool batch_open(th_batch *batch);
+void batch_free(th_batch *batch);
+th_event *instance_wait(TRITONBACKEND_ModelInstance *instance);
 void instance_stop(TRITONBACKEND_ModelInstance *instance);
-void event_free(sl_event *event);
+void event_free(th_event *event);
 void response_end(TRITONBACKEND_Response *response);
-sl_metric *metric_wait(void);
-void metric_free(sl_metric *metric);
+th_metric *metric_wait(void);
+void metric_free(th_metric *metric);

@@ -63,7 +63,7 @@ Error *TRITONBACKEND_RequestParameter(TRITONBACKEND_Request *r, const uint32_t i
   ALIVE(r);
   if (index >= r->parameter_count)
     return errorf(TRITONSERVER_ERROR_INVALID_ARG, "out of bounds index %u: request has %u parameters", index, r->parameter_count);
-  const sl_parameter *p = &r->parameters[index];
+  const th_parameter *p = &r->parameters[index];
   *name = p->name;
   *type = p->type;
   switch (p->type) {
@@ -215,7 +215,7 @@ Error *TRITONBACKEND_StateNew(TRITONBACKEND_State **state, TRITONBACKEND_Request
 Error *TRITONBACKEND_StateBuffer(TRITONBACKEND_State *s, void **buffer, const uint64_t bytes, TRITONSERVER_MemoryType *type,
                                  int64_t *device) {
   if (s->magic != MAGIC_STATE) return fault("%s was called with a state that is none", __func__);
-  sl_batch *b = s->request->batch;
+  th_batch *b = s->request->batch;
   pthread_mutex_lock(&b->instance->lock);
   s->memory = take(&b->memory, bytes + GUARD);
   pthread_mutex_unlock(&b->instance->lock);

@@ -168,12 +168,12 @@ Error *TRITONBACKEND_ResponseDelete(TRITONBACKEND_Response *p) {
   return NULL;
 }
 
-static Error *parameter(TRITONBACKEND_Response *p, sl_parameter said, const char *function) {
+static Error *parameter(TRITONBACKEND_Response *p, th_parameter said, const char *function) {
   Error *error = open_response(p, function);
   if (error != NULL) return error;
   if (p->parameter_count == p->parameter_room) {
     p->parameter_room = p->parameter_room == 0 ? 4 : 2 * p->parameter_room;
-    sl_parameter *more = take(&p->memory, p->parameter_room * sizeof *more);
+    th_parameter *more = take(&p->memory, p->parameter_room * sizeof *more);
     if (p->parameter_count > 0) memcpy(more, p->parameters, p->parameter_count * sizeof *more);
     p->parameters = more;
   }
@@ -184,22 +184,22 @@ static Error *parameter(TRITONBACKEND_Response *p, sl_parameter said, const char
 }
 
 Error *TRITONBACKEND_ResponseSetStringParameter(TRITONBACKEND_Response *p, const char *name, const char *value) {
-  sl_parameter said = {.name = name, .type = TRITONSERVER_PARAMETER_STRING, .text = value, .size = strlen(value)};
+  th_parameter said = {.name = name, .type = TRITONSERVER_PARAMETER_STRING, .text = value, .size = strlen(value)};
   return parameter(p, said, __func__);
 }
 
 Error *TRITONBACKEND_ResponseSetIntParameter(TRITONBACKEND_Response *p, const char *name, const int64_t value) {
-  sl_parameter said = {.name = name, .type = TRITONSERVER_PARAMETER_INT, .integer = value};
+  th_parameter said = {.name = name, .type = TRITONSERVER_PARAMETER_INT, .integer = value};
   return parameter(p, said, __func__);
 }
 
 Error *TRITONBACKEND_ResponseSetBoolParameter(TRITONBACKEND_Response *p, const char *name, const bool value) {
-  sl_parameter said = {.name = name, .type = TRITONSERVER_PARAMETER_BOOL, .integer = value};
+  th_parameter said = {.name = name, .type = TRITONSERVER_PARAMETER_BOOL, .integer = value};
   return parameter(p, said, __func__);
 }
 
 Error *TRITONBACKEND_ResponseSetDoubleParameter(TRITONBACKEND_Response *p, const char *name, const double value) {
-  sl_parameter said = {.name = name, .type = TRITONSERVER_PARAMETER_DOUBLE, .number = value};
+  th_parameter said = {.name = name, .type = TRITONSERVER_PARAMETER_DOUBLE, .number = value};
   return parameter(p, said, __func__);
 }
 
@@ -242,7 +242,7 @@ Error *TRITONBACKEND_ResponseOutput(TRITONBACKEND_Response *p, TRITONBACKEND_Out
 }
 
 // from_slab takes memory for an output out of the batch's; NULL where there is not enough.
-static char *from_slab(sl_batch *b, uint64_t bytes) {
+static char *from_slab(th_batch *b, uint64_t bytes) {
   pthread_mutex_lock(&b->instance->lock);
   char *at = NULL;
   uint64_t need = (bytes + GUARD + ALIGN - 1) / ALIGN * ALIGN;
@@ -313,7 +313,7 @@ Error *TRITONBACKEND_ResponseSend(TRITONBACKEND_Response *p, const uint32_t flag
   if (failed != NULL) {
     e->public.error = TRITONSERVER_ErrorNew(failed->code, failed->text);
   } else {
-    sl_output *all = take(&p->memory, p->output_count * sizeof *all);
+    th_output *all = take(&p->memory, p->output_count * sizeof *all);
     for (uint32_t i = 0; i < p->output_count; i++) all[i] = p->outputs[i]->said;
     e->public.outputs = all;
     e->public.output_count = p->output_count;

@@ -1,7 +1,7 @@
 // The table by which the worker calls this library.
 #include "private.h"
 
-static void start(bool verbose, sl_set_config set_config) {
+static void start(bool verbose, th_set_config set_config) {
   host_verbose = verbose;
   host_set_config = set_config;
   watch_signals();
@@ -11,8 +11,8 @@ static bool parallel(TRITONBACKEND_Backend *backend) { return backend->parallel;
 
 static void last_words(const char *text) { log_line(TRITONSERVER_LOG_ERROR, NULL, 0, text); }
 
-const sl_table *sl_host(void) {
-  static const sl_table table = {
+const th_table *th_host(void) {
+  static const th_table table = {
       .start = start,
       .backend_open = backend_open,
       .backend_parallel = parallel,

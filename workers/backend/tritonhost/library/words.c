@@ -79,14 +79,19 @@ Error *TRITONSERVER_LogMessage(TRITONSERVER_LogLevel level, const char *file, co
   return NULL;
 }
 
+// fault_lines is how many faults are logged: a backend that breaks a rule does so for every request.
+enum { fault_lines = 20 };
+
 Error *fault(const char *format, ...) {
+  static uint32_t faults; // atomic
   char text[1024], whole[1400];
   va_list args;
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  snprintf(whole, sizeof whole, "a backend broke a rule: %s", text);
-  say("ERROR", whole, NULL, 0);
+  uint32_t n = __atomic_add_fetch(&faults, 1, __ATOMIC_RELAXED);
+  snprintf(whole, sizeof whole, "a backend broke a rule: %s%s", text, n == fault_lines ? "; more such lines are not logged" : "");
+  if (n <= fault_lines) say("ERROR", whole, NULL, 0);
   return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INVALID_ARG, text);
 }
 
