@@ -116,7 +116,7 @@ func (g *group) load(ctx context.Context, s *session, announce bool) error {
 		case <-g.worker.alone:
 			defer func() { g.worker.alone <- struct{}{} }()
 		case <-s.lost:
-			return errLost()
+			return g.worker.errLost()
 		case <-ctx.Done():
 			return infer.Errorf(infer.Cancelled, "load of model '%s': %w", g.spec.Name, context.Cause(ctx))
 		}
@@ -137,7 +137,7 @@ func (g *group) load(ctx context.Context, s *session, announce bool) error {
 	if err != nil {
 		if lostDuring(s, err) {
 			g.crashes.Add(1)
-			return errLost()
+			return g.worker.errLost()
 		}
 		if ctx.Err() != nil {
 			g.unloadHandle(context.WithoutCancel(ctx), s, handle)
@@ -157,7 +157,7 @@ func (g *group) load(ctx context.Context, s *session, announce bool) error {
 			g.unloadHandle(ctx, s, handle)
 		}
 		s.desk.remove(handle)
-		return errLost()
+		return g.worker.errLost()
 	}
 	return nil
 }
@@ -297,7 +297,7 @@ func (g *group) tell(up bool) {
 // fail ends what was in flight; nobody reads results any more.
 func (g *group) fail() {
 	for _, e := range g.executors {
-		e.failAll(errLost())
+		e.failAll(g.worker.errLost())
 	}
 }
 

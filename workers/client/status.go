@@ -11,6 +11,14 @@ func errLost() error {
 	return infer.Refusef(infer.Unavailable, infer.ReasonWorkerLost, "%w", infer.ErrWorkerLost)
 }
 
+// errLost is errLost, with the name of a process that is not shared: that says whose backend's it is.
+func (w *worker) errLost() error {
+	if w.own == nil {
+		return errLost()
+	}
+	return infer.Refusef(infer.Unavailable, infer.ReasonWorkerLost, "%w (%s)", infer.ErrWorkerLost, w.name)
+}
+
 // errGone is how batches and calls end whose version was unloaded.
 func errGone() error {
 	return infer.Refusef(infer.Unavailable, infer.ReasonStopping, "the model's instance was unloaded")

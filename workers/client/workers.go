@@ -305,7 +305,7 @@ func (w *Workers) Describe(ctx context.Context, spec *Spec) (*workerpb.DescribeR
 		Backend: spec.Backend, ModelFile: spec.ModelFile, Config: spec.Config, Options: spec.options(), Inspect: spec.Inspect})
 	if err != nil {
 		if lostDuring(s, err) {
-			return nil, errLost()
+			return nil, k.errLost()
 		}
 		return nil, fromStatus(err)
 	}
