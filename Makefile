@@ -100,6 +100,8 @@ syntax: headers
 	@git ls-files -co --exclude-standard -- '*.py' | $(PYTHON) -c 'import ast, sys; [ast.parse(open(f).read(), f) for f in sys.stdin.read().split()]'
 	@for f in $$(git ls-files -co --exclude-standard -- '*.sh') .ci/run; do bash -n "$$f"; done
 	@for f in bench/*/*.c; do $(CC) $(C_WARNINGS) $$(scripts/cflags.sh) -fsyntax-only "$$f"; done
+	@for f in workers/backend/tritonhost/library/*.c; do $(CC) $(C_WARNINGS) -fsyntax-only "$$f"; done
+	@$(CC) $(C_WARNINGS) -Iworkers/backend/tritonhost/library -fsyntax-only workers/backend/tritonhost/testdata/probe.c
 
 generate: venv-tools ## write the generated Go code again
 	@echo "== proto/generate.sh"
@@ -131,6 +133,9 @@ peer:
 analyzer:
 	@scripts/peer.sh analyzer
 
+triton-headers:
+	@scripts/triton_headers.sh
+
 redis:
 	@scripts/setup.sh redis
 
@@ -150,4 +155,4 @@ interop:
 headers:
 	@[ -n "$$(go list -m -f '{{.Dir}}' github.com/yalue/onnxruntime_go)" ] || { echo "== Go modules"; go mod download; }
 
-.PHONY: help run build test bench bench-tracing bench-transports test-pythons engine-treelite engine-openvino soak fmt fmt-check vet lint generate generate-check syntax clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus interop headers
+.PHONY: triton-headers help run build test bench bench-tracing bench-transports test-pythons engine-treelite engine-openvino soak fmt fmt-check vet lint generate generate-check syntax clean runtime models venv-test venv-tools peer analyzer redis jaeger envoy prometheus interop headers
