@@ -61,7 +61,7 @@ func (in *instance) pump() {
 		x := in.running[tag]
 		in.mu.Unlock()
 		if x == nil { // its execution failed
-			C.th_event_free(e)
+			C.th_events_free(e)
 			continue
 		}
 		if x.left == 1 && bool(e.final) { // the batch ends with this answer
@@ -69,10 +69,12 @@ func (in *instance) pump() {
 			delete(in.running, tag)
 			in.mu.Unlock()
 			in.settle(x, e)
+			C.th_events_free(e)
 			C.th_batch_free(x.c)
 			continue
 		}
 		in.settle(x, e)
+		C.th_events_free(e)
 	}
 }
 
@@ -97,9 +99,8 @@ func (in *instance) abandon(tag uintptr, x *running) {
 	C.th_keep(x.c)
 }
 
-// settle answers a request as an event says, and gives the event back. The caller alone deals with x.
+// settle answers a request as an event says. The caller alone deals with x.
 func (in *instance) settle(x *running, e *C.th_event) {
-	defer C.th_event_free(e)
 	i := int(e.request)
 	if bool(e.final) && !x.ended[i] {
 		x.ended[i] = true
@@ -192,7 +193,7 @@ func (in *instance) updated(x *running, e *C.th_event, name string) (t infer.Ten
 // tensor is an output as the backend gave it. Its data is the library's, valid until the event is given back, or the
 // batch's. An error is that it can't be.
 func (in *instance) tensor(x *running, o *C.th_output) (infer.Tensor, error) {
-	t := infer.Tensor{Name: C.GoString(o.name), Datatype: infer.Datatype(o.datatype)}
+	t := infer.Tensor{Name: in.model.goName(o.name), Datatype: infer.Datatype(o.datatype), Shape: make([]int64, 0, int(o.rank))}
 	for _, d := range unsafe.Slice(o.shape, int(o.rank)) {
 		t.Shape = append(t.Shape, int64(d))
 	}

@@ -88,8 +88,12 @@ func (in *instance) Execute(b backend.Batch) error {
 		return nil
 	}
 	b.InferDone()
-	for e := C.th_next(x.c); e != nil; e = C.th_next(x.c) {
+	first := C.th_events(x.c)
+	for e := first; e != nil; e = e.next {
 		in.settle(x, e)
+	}
+	if first != nil {
+		C.th_events_free(first)
 	}
 	if x.left == 0 {
 		C.th_batch_free(x.c)

@@ -35,6 +35,7 @@ type model struct {
 
 	mu    sync.Mutex
 	names map[string]*C.char // guarded by mu: of inputs, valid as long as the model
+	texts map[*C.char]string // guarded by mu: of outputs and states, by the library's own
 }
 
 // output is an output of the config.
@@ -158,6 +159,21 @@ func (m *model) nameOf(name string) *C.char {
 		m.names[name] = c
 	}
 	return c
+}
+
+// goName is the name of an output or a state, whose text is the library's as long as the model is there.
+func (m *model) goName(c *C.char) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	name, ok := m.texts[c]
+	if !ok {
+		if m.texts == nil {
+			m.texts = map[*C.char]string{}
+		}
+		name = C.GoString(c)
+		m.texts[c] = name
+	}
+	return name
 }
 
 // NewInstance fits backend.Model.

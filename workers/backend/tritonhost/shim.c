@@ -70,11 +70,11 @@ void th_batch_parameter(th_batch *batch, const char *name, int type, const char 
 TRITONSERVER_Error *th_execute(th_batch *batch) { return table->execute(batch); }
 void th_cancel(th_batch *batch, uint32_t request) { table->cancel(batch, request); }
 void th_keep(th_batch *batch) { table->keep(batch); }
-th_event *th_next(th_batch *batch) { return table->next(batch); }
+th_event *th_events(th_batch *batch) { return table->events(batch); }
 bool th_is_open(th_batch *batch) { return table->open(batch); }
 th_event *th_instance_wait(TRITONBACKEND_ModelInstance *instance) { return table->instance_wait(instance); }
 void th_instance_stop(TRITONBACKEND_ModelInstance *instance) { table->instance_stop(instance); }
-void th_event_free(th_event *event) { table->event_free(event); }
+void th_events_free(th_event *first) { table->events_free(first); }
 void th_batch_free(th_batch *batch) { table->batch_free(batch); }
 th_metric *th_metric_wait(void) { return table->metric_wait(); }
 void th_metric_free(th_metric *metric) { table->metric_free(metric); }

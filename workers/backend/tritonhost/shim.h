@@ -27,11 +27,11 @@ void th_batch_parameter(th_batch *batch, const char *name, int type, const char 
 TRITONSERVER_Error *th_execute(th_batch *batch);
 void th_cancel(th_batch *batch, uint32_t request);
 void th_keep(th_batch *batch);
-th_event *th_next(th_batch *batch);
+th_event *th_events(th_batch *batch);
 bool th_is_open(th_batch *batch);
 th_event *th_instance_wait(TRITONBACKEND_ModelInstance *instance);
 void th_instance_stop(TRITONBACKEND_ModelInstance *instance);
-void th_event_free(th_event *event);
+void th_events_free(th_event *first);
 void th_batch_free(th_batch *batch);
 th_metric *th_metric_wait(void);
 void th_metric_free(th_metric *metric);

@@ -15,12 +15,16 @@ char *copied(const char *text) {
   return memcpy(grown(size), text, size);
 }
 
+// chunk_size is that of the first chunk; later ones are larger.
+enum { chunk_size = 1024 };
+
 // take gives zeroed memory that ends with give_back.
 void *take(chunk **memory, size_t bytes) {
   bytes = (bytes + 15) / 16 * 16;
   chunk *c = *memory;
   if (c == NULL || c->size - c->used < bytes) {
-    size_t size = bytes > 4096 - sizeof(chunk) ? bytes : 4096 - sizeof(chunk);
+    size_t size = (c == NULL ? chunk_size : 4 * chunk_size) - sizeof(chunk);
+    if (size < bytes) size = bytes;
     c = grown(sizeof(chunk) + size);
     c->size = size;
     c->next = *memory;

@@ -254,15 +254,14 @@ void batch_keep(th_batch *b) {
   pthread_mutex_unlock(&in->lock);
 }
 
-th_event *batch_next(th_batch *b) {
+th_event *batch_events(th_batch *b) {
   pthread_mutex_lock(&b->instance->lock);
-  event *e = b->first;
-  if (e != NULL) {
-    b->first = e->next;
-    if (b->first == NULL) b->last = &b->first;
-  }
+  event *first = b->first;
+  b->first = NULL;
+  b->last = &b->first;
   pthread_mutex_unlock(&b->instance->lock);
-  return e != NULL ? &e->public : NULL;
+  for (event *e = first; e != NULL; e = e->next) e->public.next = e->next != NULL ? &e->next->public : NULL;
+  return first != NULL ? &first->public : NULL;
 }
 
 bool batch_open(th_batch *b) {
@@ -296,6 +295,14 @@ void event_free(th_event *public) {
   TRITONSERVER_ErrorDelete(e->public.error);
   if (e->response != NULL) response_end(e->response);
   free(e);
+}
+
+void events_free(th_event *first) {
+  while (first != NULL) {
+    th_event *next = first->next;
+    event_free(first);
+    first = next;
+  }
 }
 
 void batch_free(th_batch *b) {

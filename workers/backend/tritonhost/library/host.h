@@ -69,7 +69,8 @@ typedef struct {
 } th_output;
 
 // th_event is something that became of a request. It is the worker's until it gives it back.
-typedef struct {
+typedef struct th_event {
+  struct th_event *next; // in what batch_events gave; NULL: the last
   th_batch *batch;
   uintptr_t tag;    // the batch's: see batch_new
   uint32_t request; // its index
@@ -118,12 +119,12 @@ typedef struct {
   void (*cancel)(th_batch *batch, uint32_t request);
   // keep has events of the batch, also those that are there, come from instance_wait.
   void (*keep)(th_batch *batch);
-  th_event *(*next)(th_batch *batch); // does not wait; NULL: none
+  th_event *(*events)(th_batch *batch); // all that there are; it does not wait; NULL: none
   bool (*open)(th_batch *batch);      // events will come, or are there
   // instance_wait waits for an event of a kept batch; NULL: instance_stop was called, and there is none.
   th_event *(*instance_wait)(TRITONBACKEND_ModelInstance *instance);
   void (*instance_stop)(TRITONBACKEND_ModelInstance *instance);
-  void (*event_free)(th_event *event);
+  void (*events_free)(th_event *first); // and those behind it
   void (*batch_free)(th_batch *batch);
 
   th_metric *(*metric_wait)(void); // waits for a change of a figure
