@@ -109,6 +109,11 @@ func (in *instance) settle(x *running, e *C.th_event) {
 	if x.done[i] {
 		return
 	}
+	if e.error != nil && !bool(e.final) && in.model.decoupled { // others may follow
+		open, _ := x.to.RespondError(i, errorIn(e)) // its fault is the worker's own
+		x.done[i] = !open
+		return
+	}
 	err := in.answer(x, i, e)
 	if err != nil || bool(e.final) {
 		x.done[i] = true
@@ -131,7 +136,7 @@ func (in *instance) answer(x *running, i int, e *C.th_event) error {
 		}
 		return x.batch.Repeat(i, states)
 	case e.error != nil:
-		return infer.Errorf(codeOf(e.error), "%s", C.GoString(C.th_error_text(e.error)))
+		return errorIn(e)
 	case !bool(e.answer) && !in.model.decoupled:
 		return infer.Errorf(infer.Internal, "model '%s': the backend ended a request without an answer", in.model.spec.Name)
 	case !bool(e.answer):
@@ -154,7 +159,12 @@ func (in *instance) answer(x *running, i int, e *C.th_event) error {
 		}
 		outputs = append(outputs, states...)
 	}
-	return x.to.Respond(i, outputs, paramsOf(e), final)
+	return x.to.Respond(i, outputs, paramsOf(unsafe.Slice(e.parameters, int(e.parameter_count))), final)
+}
+
+// errorIn is an answer's error.
+func errorIn(e *C.th_event) error {
+	return infer.Errorf(codeOf(e.error), "%s", C.GoString(C.th_error_text(e.error)))
 }
 
 // states are the request's states as they are now: those that the backend has updated, and else those it came with.
@@ -246,11 +256,11 @@ func (in *instance) data(x *running, p unsafe.Pointer, n int) []byte {
 	return unsafe.Slice((*byte)(p), n)
 }
 
-// paramsOf are the parameters of an answer.
-func paramsOf(e *C.th_event) infer.Params {
+// paramsOf are parameters of an answer, or a call.
+func paramsOf(all []C.th_parameter) infer.Params {
 	var params infer.Params
-	for k := range int(e.parameter_count) {
-		p := &unsafe.Slice(e.parameters, int(e.parameter_count))[k]
+	for k := range all {
+		p := &all[k]
 		v := infer.Value{}
 		switch p._type {
 		case C.TRITONSERVER_PARAMETER_INT:

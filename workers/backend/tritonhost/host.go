@@ -173,6 +173,7 @@ func (h *host) Load(ctx context.Context, spec backend.Spec) (backend.Model, erro
 	}
 	if spec.Gateway != nil {
 		h.metrics.join(ctx, spec.Gateway)
+		theCalls.join(ctx, m.id, spec.Gateway)
 	}
 	return m, nil
 }

@@ -43,6 +43,7 @@ type running struct {
 // answers are what a batch and one that was kept have in common.
 type answers interface {
 	Respond(i int, outputs []infer.Tensor, params infer.Params, final bool) error
+	RespondError(i int, err error) (open bool, fault error)
 	Fail(i int, err error) error
 }
 
@@ -247,22 +248,30 @@ func cText(s string) text {
 
 func addParameter(batch *C.th_batch, p *infer.Param) {
 	name, value := cText(p.Name), cText(p.Value.Str)
-	kind, size, integer := C.int(C.TRITONSERVER_PARAMETER_STRING), C.uint64_t(len(p.Value.Str)), C.int64_t(p.Value.Int)
-	chars := value.p
+	kind, chars, integer := parameterOf(p)
+	text := value.p
+	if !chars {
+		text = nil
+	}
+	C.th_batch_parameter(batch, name.p, kind, text, C.uint64_t(len(p.Value.Str)), integer, C.double(p.Value.Double))
+	runtime.KeepAlive(name.b)
+	runtime.KeepAlive(value.b)
+}
+
+// parameterOf is the type of a parameter, whether it is text, and its value as an integer.
+func parameterOf(p *infer.Param) (kind C.int, text bool, integer C.int64_t) {
 	switch p.Value.Kind {
 	case infer.KindBool:
-		kind, chars, integer = C.TRITONSERVER_PARAMETER_BOOL, nil, 0
 		if p.Value.Bool {
 			integer = 1
 		}
+		return C.TRITONSERVER_PARAMETER_BOOL, false, integer
 	case infer.KindInt64, infer.KindUint64:
-		kind, chars = C.TRITONSERVER_PARAMETER_INT, nil
+		return C.TRITONSERVER_PARAMETER_INT, false, C.int64_t(p.Value.Int)
 	case infer.KindDouble:
-		kind, chars = C.TRITONSERVER_PARAMETER_DOUBLE, nil
+		return C.TRITONSERVER_PARAMETER_DOUBLE, false, 0
 	}
-	C.th_batch_parameter(batch, name.p, kind, chars, size, integer, C.double(p.Value.Double))
-	runtime.KeepAlive(name.b)
-	runtime.KeepAlive(value.b)
+	return C.TRITONSERVER_PARAMETER_STRING, true, 0
 }
 
 // typeOf is the number of a datatype, which is the same in both: that of inference.DataType but for strings' name.

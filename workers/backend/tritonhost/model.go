@@ -23,7 +23,8 @@ type model struct {
 	host     *host
 	spec     backend.Spec
 	c        *C.TRITONBACKEND_Model
-	parallel bool // its instances may be made at once
+	id       uintptr // by which the library knows it
+	parallel bool    // its instances may be made at once
 	making   sync.Mutex
 
 	decoupled, iterative bool
@@ -118,6 +119,7 @@ func (m *model) initialize(b *C.TRITONBACKEND_Backend, complete bool) *C.TRITONS
 	said.states = specs(len(m.states), func(i int) (string, string) { return m.states[i].output, m.states[i].input })
 	said.state_count = C.uint32_t(len(m.states))
 	owner := completions.put(m)
+	m.id = owner
 	said.owner = C.uintptr_t(owner)
 	failed := C.th_model_new(b, &said, &m.c)
 	if failed != nil {
@@ -136,6 +138,7 @@ func (m *model) Close() error {
 		m.host.metrics.leave(m.spec.Gateway)
 	}
 	err := errorOf(C.th_model_free(m.c))
+	theCalls.leave(m.id)
 	m.freeNames()
 	return err
 }

@@ -4,6 +4,7 @@
 #include "shim.h"
 
 #include <dlfcn.h>
+#include <stdlib.h>
 
 // From Go: see complete.go.
 extern TRITONSERVER_Error *sluiceSetConfig(uintptr_t owner, char *json, size_t size, char **merged);
@@ -79,3 +80,44 @@ void th_batch_free(th_batch *batch) { table->batch_free(batch); }
 th_metric *th_metric_wait(void) { return table->metric_wait(); }
 void th_metric_free(th_metric *metric) { table->metric_free(metric); }
 void th_last_words(const char *text) { table->last_words(text); }
+
+th_call *th_call_wait(void) { return table->call_wait(); }
+bool th_call_cancelled(th_call *call) { return table->call_cancelled(call); }
+void th_call_end(th_call *call, int code, const char *text, bool yes) { table->call_end(call, code, text, yes); }
+
+static void *room(size_t count, size_t size) {
+  void *memory = calloc(count > 0 ? count : 1, size);
+  if (memory == NULL) abort();
+  return memory;
+}
+
+th_answer *th_answer_new(uint32_t outputs, uint32_t parameters) {
+  th_answer *a = room(1, sizeof *a);
+  a->outputs = room(outputs, sizeof *a->outputs);
+  a->parameters = room(parameters, sizeof *a->parameters);
+  return a;
+}
+
+// The texts and shapes are C memory, which Go frees after th_answer_send.
+void th_answer_output(th_answer *a, const char *name, int datatype, uint32_t rank, const int64_t *shape, uintptr_t data,
+                      uint64_t bytes) {
+  th_output said = {name, (TRITONSERVER_DataType)datatype, rank, shape, (const void *)data, bytes};
+  ((th_output *)a->outputs)[a->output_count++] = said;
+}
+
+void th_answer_parameter(th_answer *a, const char *name, int type, const char *text, uint64_t size, int64_t integer,
+                         double number) {
+  th_parameter said = {name, (TRITONSERVER_ParameterType)type, text, size, integer, number};
+  ((th_parameter *)a->parameters)[a->parameter_count++] = said;
+}
+
+void th_answer_send(th_call *call, th_answer *a, int code, const char *text, bool final, bool empty) {
+  a->code = code;
+  a->text = text;
+  a->final = final;
+  a->empty = empty;
+  table->call_answer(call, a);
+  free((void *)a->outputs);
+  free((void *)a->parameters);
+  free(a);
+}

@@ -35,4 +35,15 @@ void th_events_free(th_event *first);
 void th_batch_free(th_batch *batch);
 th_metric *th_metric_wait(void);
 void th_metric_free(th_metric *metric);
+th_call *th_call_wait(void);
+bool th_call_cancelled(th_call *call);
+// th_answer_new begins an answer; th_answer_output and th_answer_parameter add to it, copying nothing, and th_answer_send
+// sends and frees it.
+th_answer *th_answer_new(uint32_t outputs, uint32_t parameters);
+void th_answer_output(th_answer *answer, const char *name, int datatype, uint32_t rank, const int64_t *shape, uintptr_t data,
+                      uint64_t bytes);
+void th_answer_parameter(th_answer *answer, const char *name, int type, const char *text, uint64_t size, int64_t integer,
+                         double number);
+void th_answer_send(th_call *call, th_answer *answer, int code, const char *text, bool final, bool empty);
+void th_call_end(th_call *call, int code, const char *text, bool yes);
 void th_last_words(const char *text);

@@ -8,6 +8,8 @@
 
 typedef struct TRITONSERVER_BufferAttributes TRITONSERVER_BufferAttributes;
 typedef struct TRITONSERVER_Error TRITONSERVER_Error;
+typedef struct TRITONSERVER_InferenceRequest TRITONSERVER_InferenceRequest;
+typedef struct TRITONSERVER_InferenceResponse TRITONSERVER_InferenceResponse;
 typedef struct TRITONSERVER_InferenceTrace TRITONSERVER_InferenceTrace;
 typedef struct TRITONSERVER_Message TRITONSERVER_Message;
 typedef struct TRITONSERVER_Metric TRITONSERVER_Metric;
@@ -66,6 +68,10 @@ typedef enum { TRITONBACKEND_ARTIFACT_FILESYSTEM } TRITONBACKEND_ArtifactType;
 enum { TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1, TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2 };
 enum { TRITONSERVER_REQUEST_RELEASE_ALL = 1, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2 };
 enum { TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1 };
+enum { TRITONSERVER_TXN_ONE_TO_ONE = 1, TRITONSERVER_TXN_DECOUPLED = 2 };
+
+typedef void (*TRITONSERVER_InferenceRequestReleaseFn_t)(TRITONSERVER_InferenceRequest *, const uint32_t, void *);
+typedef void (*TRITONSERVER_InferenceResponseCompleteFn_t)(TRITONSERVER_InferenceResponse *, const uint32_t, void *);
 
 typedef TRITONSERVER_Error *(*TRITONSERVER_ResponseAllocatorAllocFn_t)(TRITONSERVER_ResponseAllocator *, const char *,
     size_t, TRITONSERVER_MemoryType, int64_t, void *, void **, void **, TRITONSERVER_MemoryType *, int64_t *);

@@ -237,24 +237,3 @@ Error *TRITONSERVER_InferenceTraceReportActivity(TRITONSERVER_InferenceTrace *tr
   (void)trace, (void)at, (void)activity;
   return NULL;
 }
-
-// Allocators: the constructor of Triton's Python backend makes one, for calls that this library does not have.
-Error *TRITONSERVER_ResponseAllocatorNew(TRITONSERVER_ResponseAllocator **allocator,
-                                         TRITONSERVER_ResponseAllocatorAllocFn_t alloc,
-                                         TRITONSERVER_ResponseAllocatorReleaseFn_t release,
-                                         TRITONSERVER_ResponseAllocatorStartFn_t start) {
-  (void)alloc, (void)release, (void)start;
-  *allocator = grown(1);
-  return NULL;
-}
-
-Error *TRITONSERVER_ResponseAllocatorSetQueryFunction(TRITONSERVER_ResponseAllocator *allocator,
-                                                      TRITONSERVER_ResponseAllocatorQueryFn_t query) {
-  (void)allocator, (void)query;
-  return NULL;
-}
-
-Error *TRITONSERVER_ResponseAllocatorDelete(TRITONSERVER_ResponseAllocator *allocator) {
-  free(allocator);
-  return NULL;
-}

@@ -162,6 +162,49 @@ TRITONSERVER_Error *TRITONSERVER_ResponseAllocatorNew(TRITONSERVER_ResponseAlloc
 TRITONSERVER_Error *TRITONSERVER_ResponseAllocatorSetQueryFunction(TRITONSERVER_ResponseAllocator *,
     TRITONSERVER_ResponseAllocatorQueryFn_t);
 TRITONSERVER_Error *TRITONSERVER_ResponseAllocatorDelete(TRITONSERVER_ResponseAllocator *);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestNew(TRITONSERVER_InferenceRequest **, TRITONSERVER_Server *, const char *,
+    const int64_t);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestDelete(TRITONSERVER_InferenceRequest *);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetId(TRITONSERVER_InferenceRequest *, const char *);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetFlags(TRITONSERVER_InferenceRequest *, uint32_t);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetCorrelationId(TRITONSERVER_InferenceRequest *, uint64_t);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetCorrelationIdString(TRITONSERVER_InferenceRequest *, const char *);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetPriority(TRITONSERVER_InferenceRequest *, uint32_t);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetPriorityUInt64(TRITONSERVER_InferenceRequest *, uint64_t);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetTimeoutMicroseconds(TRITONSERVER_InferenceRequest *, uint64_t);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestAddInput(TRITONSERVER_InferenceRequest *, const char *,
+    const TRITONSERVER_DataType, const int64_t *, uint64_t);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestAppendInputData(TRITONSERVER_InferenceRequest *, const char *, const void *,
+    size_t, TRITONSERVER_MemoryType, int64_t);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestAddRequestedOutput(TRITONSERVER_InferenceRequest *, const char *);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetStringParameter(TRITONSERVER_InferenceRequest *, const char *, const char *);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetIntParameter(TRITONSERVER_InferenceRequest *, const char *, const int64_t);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetBoolParameter(TRITONSERVER_InferenceRequest *, const char *, const bool);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetDoubleParameter(TRITONSERVER_InferenceRequest *, const char *, const double);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetReleaseCallback(TRITONSERVER_InferenceRequest *,
+    TRITONSERVER_InferenceRequestReleaseFn_t, void *);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestSetResponseCallback(TRITONSERVER_InferenceRequest *,
+    TRITONSERVER_ResponseAllocator *, void *, TRITONSERVER_InferenceResponseCompleteFn_t, void *);
+TRITONSERVER_Error *TRITONSERVER_InferenceRequestCancel(TRITONSERVER_InferenceRequest *);
+TRITONSERVER_Error *TRITONSERVER_InferenceResponseDelete(TRITONSERVER_InferenceResponse *);
+TRITONSERVER_Error *TRITONSERVER_InferenceResponseError(TRITONSERVER_InferenceResponse *);
+TRITONSERVER_Error *TRITONSERVER_InferenceResponseOutputCount(TRITONSERVER_InferenceResponse *, uint32_t *);
+TRITONSERVER_Error *TRITONSERVER_InferenceResponseOutput(TRITONSERVER_InferenceResponse *, const uint32_t, const char **,
+    TRITONSERVER_DataType *, const int64_t **, uint64_t *, const void **, size_t *, TRITONSERVER_MemoryType *, int64_t *,
+    void **);
+TRITONSERVER_Error *TRITONSERVER_InferenceResponseParameterCount(TRITONSERVER_InferenceResponse *, uint32_t *);
+TRITONSERVER_Error *TRITONSERVER_InferenceResponseParameter(TRITONSERVER_InferenceResponse *, const uint32_t, const char **,
+    TRITONSERVER_ParameterType *, const void **);
+TRITONSERVER_Error *TRITONSERVER_ServerInferAsync(TRITONSERVER_Server *, TRITONSERVER_InferenceRequest *,
+    TRITONSERVER_InferenceTrace *);
+TRITONSERVER_Error *TRITONSERVER_ServerModelIsReady(TRITONSERVER_Server *, const char *, const int64_t, bool *);
+TRITONSERVER_Error *TRITONSERVER_ServerModelTransactionProperties(TRITONSERVER_Server *, const char *, const int64_t,
+    uint32_t *, void **);
+TRITONSERVER_Error *TRITONSERVER_ServerLoadModel(TRITONSERVER_Server *, const char *);
+TRITONSERVER_Error *TRITONSERVER_ServerLoadModelWithParameters(TRITONSERVER_Server *, const char *,
+    const TRITONSERVER_Parameter **, const uint64_t);
+TRITONSERVER_Error *TRITONSERVER_ServerUnloadModel(TRITONSERVER_Server *, const char *);
+TRITONSERVER_Error *TRITONSERVER_ServerUnloadModelAndDependents(TRITONSERVER_Server *, const char *);
 TRITONSERVER_Error *TRITONSERVER_MetricFamilyNew(TRITONSERVER_MetricFamily **, const TRITONSERVER_MetricKind, const char *,
     const char *);
 TRITONSERVER_Error *TRITONSERVER_MetricFamilyDelete(TRITONSERVER_MetricFamily *);

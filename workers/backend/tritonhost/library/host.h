@@ -93,6 +93,31 @@ typedef struct {
   const double *buckets;
 } th_metric;
 
+// th_call is something that a backend asks of the server. It is the worker's until call_end.
+enum { TH_INFER, TH_READY, TH_LOAD, TH_UNLOAD, TH_UNLOAD_DEPENDENTS };
+typedef struct {
+  int kind;
+  uintptr_t owner; // of the model that calls: th_model_spec.owner
+  const char *model;
+  int64_t version; // -1: by the version policy
+  const char *id, *correlation_text;
+  uint64_t correlation, timeout_us, priority;
+  uint32_t flags, input_count, output_count, parameter_count;
+  const th_input *inputs;
+  const char *const *outputs;
+  const th_parameter *parameters; // of an inference, or of a load
+} th_call;
+
+// th_answer is an answer to an inference.
+typedef struct {
+  int code; // TRITONSERVER_Error_Code; -1: no error
+  const char *text;
+  bool final, empty; // empty: it only says that it is the final one
+  uint32_t output_count, parameter_count;
+  const th_output *outputs;
+  const th_parameter *parameters;
+} th_answer;
+
 typedef TRITONSERVER_Error *(*th_set_config)(uintptr_t owner, const char *json, size_t size, char **merged);
 
 typedef struct {
@@ -129,6 +154,12 @@ typedef struct {
 
   th_metric *(*metric_wait)(void); // waits for a change of a figure
   void (*metric_free)(th_metric *metric);
+  th_call *(*call_wait)(void); // waits for what a backend asks
+  bool (*call_cancelled)(th_call *call);
+  void (*call_answer)(th_call *call, const th_answer *answer);
+  // call_end ends a call: of an inference, everything of which was answered; of others with an error (code, or -1) and
+  // what they say.
+  void (*call_end)(th_call *call, int code, const char *text, bool yes);
   TRITONSERVER_Error *(*error_new)(TRITONSERVER_Error_Code code, const char *text);
   TRITONSERVER_Error_Code (*error_code)(TRITONSERVER_Error *error);
   const char *(*error_text)(TRITONSERVER_Error *error);

@@ -37,6 +37,8 @@ Error *model_new(TRITONBACKEND_Backend *backend, const th_model_spec *spec, TRIT
   m->spec = *spec;
   m->spec.name = copied(spec->name);
   m->spec.repository = copied(spec->repository);
+  m->server = grown(sizeof *m->server);
+  m->server->owner = spec->owner;
   m->config.text = copied(spec->config);
   m->config.size = strlen(spec->config);
   m->outputs = specs_of(spec->outputs, spec->output_count);
@@ -104,11 +106,10 @@ Error *TRITONBACKEND_ModelSetConfig(TRITONBACKEND_Model *m, const uint32_t versi
   return NULL;
 }
 
-// The server is what calls of models go to. There is one; its functions are in missing.c.
+// The server is what calls of models go to; each model has its own, so that it is known who calls. It stays when the
+// model has ended: threads of its backend may still call.
 Error *TRITONBACKEND_ModelServer(TRITONBACKEND_Model *m, TRITONSERVER_Server **server) {
-  (void)m;
-  static char one;
-  *server = (TRITONSERVER_Server *)&one;
+  *server = m->server;
   return NULL;
 }
 

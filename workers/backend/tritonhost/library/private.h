@@ -63,8 +63,14 @@ struct TRITONBACKEND_Backend {
   pthread_mutex_t device[17]; // DEVICE_BLOCKING: one batch at a time on each; 0 is the CPU
 };
 
+// A server is some 16 bytes for each model that was ever loaded.
+struct TRITONSERVER_Server {
+  uintptr_t owner;
+};
+
 struct TRITONBACKEND_Model {
   uint32_t magic;
+  TRITONSERVER_Server *server;
   TRITONBACKEND_Backend *backend;
   th_model_spec spec; // its texts are the model's
   th_tensor_spec *outputs, *states;
@@ -229,3 +235,7 @@ void events_free(th_event *first);
 void response_end(TRITONBACKEND_Response *response);
 th_metric *metric_wait(void);
 void metric_free(th_metric *metric);
+th_call *call_wait(void);
+bool call_cancelled(th_call *call);
+void call_answer(th_call *call, const th_answer *answer);
+void call_end(th_call *call, int code, const char *text, bool yes);
