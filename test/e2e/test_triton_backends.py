@@ -192,6 +192,40 @@ class TritonPythonModel:
 '''
 
 
+CALLER = '''
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+def call(model, x, **more):
+    return pb_utils.InferenceRequest(model_name=model, requested_output_names=["OUT"], inputs=[pb_utils.Tensor("IN", x)], **more)
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for r in requests:
+            x = pb_utils.get_input_tensor_by_name(r, "IN").as_numpy()
+            if x.flat[0] == 100:  # a stream
+                parts = [p for p in call("count", np.array([3], np.int32)).exec(decoupled=True)]
+                y = [int(t.as_numpy()[0]) for p in parts for t in p.output_tensors()]
+            elif x.flat[0] == 200:  # model control
+                y = [int(pb_utils.is_model_ready(m)) for m in ("add", "nobody")]
+                pb_utils.unload_model("spare")
+                y.append(int(pb_utils.is_model_ready("spare")))
+                pb_utils.load_model("spare")
+                y.append(int(pb_utils.is_model_ready("spare")))
+            else:
+                got = call("nobody" if x.flat[0] == 300 else "add", x).exec()
+                if got.has_error():
+                    answers.append(pb_utils.InferenceResponse(error=got.error()))
+                    continue
+                y = got.output_tensors()[0].as_numpy().flat
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([list(y)], np.int32))]))
+        return answers
+'''
+
+
 @pytest.fixture
 def original(tmp_path, monkeypatch):
     """Triton's Python backend 2.51, unchanged, in a folder of its own: its library is found by the runtime of a config, and finds this server's
@@ -229,3 +263,22 @@ def test_triton_python_backend(start, tmp_path, original):
     assert "python_be.cc" in server.log()  # it was that library
     assert server.stop() == 0
     assert {p.name for p in pathlib.Path("/dev/shm").glob("triton_python_backend_shm_region_*")} <= regions
+
+
+def test_triton_python_backend_calls(start, tmp_path, original):
+    """Models of Triton's own Python backend call others, of whatever backend, take streams, and load and unload models."""
+    models = tmp_path / "models"
+    for name, source, more in (("add", ADD, "max_batch_size: 8"), ("spare", ADD, "max_batch_size: 8"), ("caller", CALLER, "max_batch_size: 8"),
+                               ("count", COUNT, "model_transaction_policy { decoupled: true }")):
+        (models / name / "1").mkdir(parents=True)
+        (models / name / "1" / "model.py").write_text(source)
+        (models / name / "config.pbtxt").write_text(f'backend: "python"\nruntime: "libtriton_original.so"\n{more}\n{TENSORS}')
+    server = start(repositories=[models], flags=[f"--backend-directory={original}", "--model-control-mode=explicit", "--load-model=*"])
+    assert infer(server, "caller", [1, 2]) == [[2, 3]]
+    assert infer(server, "caller", [100]) == [[0, 1, 2]]
+    with pytest.raises(Exception, match="nobody"):
+        infer(server, "caller", [300])
+    with pytest.raises(Exception, match="no negative numbers"):
+        infer(server, "caller", [-1])
+    assert infer(server, "caller", [200], timeout=120) == [[1, 0, 0, 1]]
+    assert server.stop() == 0

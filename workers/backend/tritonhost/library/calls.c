@@ -314,7 +314,10 @@ Error *TRITONSERVER_InferenceResponseDelete(Response *p) {
   return NULL;
 }
 
-Error *TRITONSERVER_InferenceResponseError(Response *p) { return p->error; }
+// The error is new each time, and the caller's: Triton's Python backend deletes it.
+Error *TRITONSERVER_InferenceResponseError(Response *p) {
+  return p->error != NULL ? TRITONSERVER_ErrorNew(p->error->code, p->error->text) : NULL;
+}
 
 Error *TRITONSERVER_InferenceResponseOutputCount(Response *p, uint32_t *count) {
   *count = p->output_count;
