@@ -303,6 +303,7 @@ void call_answer(th_call *call, const th_answer *said) {
 }
 
 Error *TRITONSERVER_InferenceResponseDelete(Response *p) {
+  if (p == NULL) return NULL; // Triton's Python backend does that
   for (uint32_t i = 0; i < p->output_count; i++) {
     placed *o = &p->outputs[i];
     Error *error = p->allocator->release(p->allocator, (void *)o->said.data, o->with, o->said.bytes, o->type, o->device);

@@ -84,6 +84,7 @@ Error *TRITONBACKEND_ResponseFactoryNew(TRITONBACKEND_ResponseFactory **factory,
 }
 
 Error *TRITONBACKEND_ResponseFactoryDelete(TRITONBACKEND_ResponseFactory *f) {
+  if (f == NULL) return NULL;
   Error *error = whole(f, __func__);
   if (error != NULL) return error;
   TRITONBACKEND_ModelInstance *in = f->request->batch->instance;
@@ -156,6 +157,7 @@ static Error *open_response(TRITONBACKEND_Response *p, const char *function) {
 }
 
 Error *TRITONBACKEND_ResponseDelete(TRITONBACKEND_Response *p) {
+  if (p == NULL) return NULL;
   Error *error = open_response(p, __func__);
   if (error != NULL) return error;
   TRITONBACKEND_Request *r = p->request;
