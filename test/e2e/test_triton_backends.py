@@ -160,6 +160,25 @@ def test_stream(start, tmp_path, backends):
     assert server.ask("/v2/models/stream/generate_stream", b'{"IN": [1]}', timeout=60)[0] == 200
 
 
+def test_calls(start, tmp_path, backends):
+    """A library asks the server for another model's inference, of another library, of its own, or of no library; an error is the call's."""
+    models = tmp_path / "models"
+    lay(models, "good", "")
+    lay(models, "apart", "", backend="other")
+    (models / "native" / "1").mkdir(parents=True)
+    (models / "native" / "config.pbtxt").write_text('backend: "identity"\nmax_batch_size: 8\n' + TENSORS)
+    for name in ("good", "apart", "native", "nobody"):
+        lay(models, f"calls-{name}", "call", calls=name)
+    server = start(repositories=[models], flags=[f"--backend-directory={backends}"])
+    for name in ("good", "apart", "native"):
+        for values in ([7], [1, 2, 3], list(range(10000))):
+            assert infer(server, f"calls-{name}", values) == [values]
+    with pytest.raises(Exception, match="a value of -7 is refused"):
+        infer(server, "calls-good", [-7])
+    with pytest.raises(Exception, match="the model that is called is not ready"):
+        infer(server, "calls-nobody", [1])
+
+
 ADD = '''
 import numpy as np
 import triton_python_backend_utils as pb_utils

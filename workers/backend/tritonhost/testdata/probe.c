@@ -22,7 +22,8 @@ extern void probe_throw(void);
 #endif
 
 typedef struct {
-  char mode[64], file[512];
+  char mode[64], file[512], calls[128];
+  TRITONSERVER_Server *server;
   TRITONSERVER_MetricFamily *family, *sizes;
   TRITONSERVER_Metric *metric, *size;
 } Probe;
@@ -128,6 +129,8 @@ EXPORT Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *model) {
   Probe *p = calloc(1, sizeof *p);
   parameter(json, "mode", p->mode, sizeof p->mode);
   parameter(json, "file", p->file, sizeof p->file);
+  parameter(json, "calls", p->calls, sizeof p->calls);
+  TRY(TRITONBACKEND_ModelServer(model, &p->server));
   TRITONSERVER_MessageDelete(config);
   TRY(TRITONBACKEND_ModelSetState(model, p));
   bool completing = false;
@@ -220,6 +223,129 @@ static Error *echo(TRITONBACKEND_Request *request, TRITONBACKEND_Response *respo
   return NULL;
 }
 
+// A call of another model: the model's parameter "calls", with the request's input; its answer is the answer.
+typedef struct {
+  pthread_mutex_t lock;
+  pthread_cond_t came;
+  bool released, final;
+  char error[512], data[65536];
+  size_t bytes;
+} Call;
+
+static Error *allocate(TRITONSERVER_ResponseAllocator *allocator, const char *name, size_t bytes, TRITONSERVER_MemoryType type,
+                       int64_t device, void *with, void **buffer, void **with_buffer, TRITONSERVER_MemoryType *is, int64_t *at) {
+  (void)allocator, (void)name, (void)with;
+  *buffer = malloc(bytes > 0 ? bytes : 1);
+  *with_buffer = NULL;
+  *is = type == TRITONSERVER_MEMORY_GPU ? TRITONSERVER_MEMORY_CPU : type;
+  *at = device;
+  return NULL;
+}
+
+static Error *release_buffer(TRITONSERVER_ResponseAllocator *allocator, void *buffer, void *with, size_t bytes,
+                             TRITONSERVER_MemoryType type, int64_t device) {
+  (void)allocator, (void)with, (void)bytes, (void)type, (void)device;
+  free(buffer);
+  return NULL;
+}
+
+static void released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *with) {
+  (void)flags;
+  Call *c = with;
+  drop(TRITONSERVER_InferenceRequestDelete(request));
+  pthread_mutex_lock(&c->lock);
+  c->released = true;
+  pthread_cond_signal(&c->came);
+  pthread_mutex_unlock(&c->lock);
+}
+
+static void responded(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *with) {
+  Call *c = with;
+  pthread_mutex_lock(&c->lock);
+  if (response != NULL) {
+    const char *name;
+    TRITONSERVER_DataType datatype;
+    const int64_t *shape;
+    uint64_t rank;
+    const void *data;
+    TRITONSERVER_MemoryType type;
+    int64_t device;
+    void *own;
+    size_t bytes = 0;
+    Error *error = TRITONSERVER_InferenceResponseError(response);
+    if (error == NULL)
+      error = TRITONSERVER_InferenceResponseOutput(response, 0, &name, &datatype, &shape, &rank, &data, &bytes, &type, &device, &own);
+    if (error != NULL) {
+      snprintf(c->error, sizeof c->error, "%s", TRITONSERVER_ErrorMessage(error));
+    } else if (bytes <= sizeof c->data) {
+      memcpy(c->data, data, bytes);
+      c->bytes = bytes;
+    }
+    drop(error);
+    drop(TRITONSERVER_InferenceResponseDelete(response));
+  }
+  if (flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL) c->final = true;
+  pthread_cond_signal(&c->came);
+  pthread_mutex_unlock(&c->lock);
+}
+
+// ask begins the call. After an error no callback comes.
+static Error *ask(Probe *p, TRITONBACKEND_Request *request, TRITONSERVER_ResponseAllocator *allocator, Call *c) {
+  TRITONBACKEND_Input *input;
+  const int64_t *shape;
+  TRITONSERVER_DataType datatype;
+  uint32_t rank, buffers;
+  uint64_t bytes, size;
+  const void *data;
+  TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU;
+  int64_t device = 0;
+  bool ready = false;
+  TRY(TRITONSERVER_ServerModelIsReady(p->server, p->calls, -1, &ready));
+  if (!ready) return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "the model that is called is not ready");
+  TRY(TRITONBACKEND_RequestInput(request, "IN", &input));
+  TRY(TRITONBACKEND_InputProperties(input, NULL, &datatype, &shape, &rank, &bytes, &buffers));
+  TRY(TRITONBACKEND_InputBuffer(input, 0, &data, &size, &type, &device));
+  TRITONSERVER_InferenceRequest *r;
+  TRY(TRITONSERVER_InferenceRequestNew(&r, p->server, p->calls, -1));
+  TRY(TRITONSERVER_InferenceRequestSetId(r, "called"));
+  TRY(TRITONSERVER_InferenceRequestAddInput(r, "IN", datatype, shape, rank));
+  TRY(TRITONSERVER_InferenceRequestAppendInputData(r, "IN", data, 4, type, device)); // in two parts
+  if (size > 4) TRY(TRITONSERVER_InferenceRequestAppendInputData(r, "IN", (const char *)data + 4, size - 4, type, device));
+  TRY(TRITONSERVER_InferenceRequestAddRequestedOutput(r, "OUT"));
+  TRY(TRITONSERVER_InferenceRequestSetReleaseCallback(r, released, c));
+  TRY(TRITONSERVER_InferenceRequestSetResponseCallback(r, allocator, NULL, responded, c));
+  return TRITONSERVER_ServerInferAsync(p->server, r, NULL);
+}
+
+// call answers with what another model says.
+static Error *call(Probe *p, TRITONBACKEND_Request *request, TRITONBACKEND_Response *response) {
+  TRITONSERVER_ResponseAllocator *allocator;
+  Call *c = calloc(1, sizeof *c);
+  pthread_mutex_init(&c->lock, NULL);
+  pthread_cond_init(&c->came, NULL);
+  TRY(TRITONSERVER_ResponseAllocatorNew(&allocator, allocate, release_buffer, NULL));
+  Error *error = ask(p, request, allocator, c);
+  pthread_mutex_lock(&c->lock);
+  while (error == NULL && !(c->released && c->final)) pthread_cond_wait(&c->came, &c->lock);
+  pthread_mutex_unlock(&c->lock);
+  drop(TRITONSERVER_ResponseAllocatorDelete(allocator));
+  if (error == NULL && c->error[0] != '\0') error = TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INTERNAL, c->error);
+  if (error == NULL) {
+    const int64_t shape[] = {1, (int64_t)(c->bytes / 4)};
+    TRITONBACKEND_Output *output;
+    TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU;
+    int64_t device = 0;
+    void *to;
+    error = TRITONBACKEND_ResponseOutput(response, &output, "OUT", TRITONSERVER_TYPE_INT32, shape, 2);
+    if (error == NULL) error = TRITONBACKEND_OutputBuffer(output, &to, c->bytes, &type, &device);
+    if (error == NULL) memcpy(to, c->data, c->bytes);
+  }
+  pthread_mutex_destroy(&c->lock);
+  pthread_cond_destroy(&c->came);
+  free(c);
+  return error;
+}
+
 static Error *parameters(TRITONBACKEND_Request *request, TRITONBACKEND_Response *response) {
   uint32_t count;
   TRY(TRITONBACKEND_RequestParameterCount(request, &count));
@@ -269,6 +395,8 @@ static Error *answer(Probe *p, TRITONBACKEND_Request *request, bool release) {
   Error *error = NULL;
   if (strcmp(p->mode, "count") == 0) {
     error = count(request, response);
+  } else if (strcmp(p->mode, "call") == 0) {
+    error = call(p, request, response);
   } else {
     error = echo(request, response, strcmp(p->mode, "overrun") == 0 ? 8 : 0);
   }
