@@ -3,8 +3,11 @@ in .cache/peer (scripts/peer.sh)."""
 import json
 import os
 import pathlib
+import re
 import shutil
+import signal
 import subprocess
+import threading
 
 import numpy as np
 import pytest
@@ -158,6 +161,41 @@ def test_stream(start, tmp_path, backends):
     body = server.ask("/v2/models/crash-stream/generate_stream", b'{"IN": [3]}', timeout=60)[2].decode()
     assert "worker process ended" in body
     assert server.ask("/v2/models/stream/generate_stream", b'{"IN": [1]}', timeout=60)[0] == 200
+
+
+def test_killed_under_load(start, tmp_path, backends):
+    """The process of a library is killed again and again while clients ask: every request is answered, and rightly."""
+    models = tmp_path / "models"
+    lay(models, "good", "")
+    lay(models, "later", "later")  # answers by threads of the library's own
+    server = start(repositories=[models], flags=[f"--backend-directory={backends}"])
+    over, wrong, counts = threading.Event(), [], [0, 0]
+
+    def ask(k, model):
+        while not over.is_set():
+            try:
+                if infer(server, model, [k, counts[k]]) != [[k, counts[k]]]:
+                    wrong.append("another answer")
+            except Exception as e:  # noqa: BLE001  whatever it is, it is a lost request
+                wrong.append(str(e))
+            counts[k] += 1
+
+    threads = [threading.Thread(target=ask, args=(k, m)) for k, m in enumerate(("good", "later"))]
+    for t in threads:
+        t.start()
+    pids = lambda: re.findall(r'"worker is up" worker=cpu/probe pid=(\d+)', server.log())  # noqa: E731
+    seen = 0
+    for _ in range(5):
+        before = list(counts)
+        harness.wait_for(lambda: len(pids()) > seen and all(c > b + 5 for c, b in zip(counts, before)), 60, "a process that answers")
+        seen = len(pids())
+        os.kill(int(pids()[-1]), signal.SIGKILL)
+    before = list(counts)
+    harness.wait_for(lambda: all(c > b + 5 for c, b in zip(counts, before)), 60, "answers after the last")
+    over.set()
+    for t in threads:
+        t.join(60)
+    assert wrong == [] and seen >= 5
 
 
 def test_calls(start, tmp_path, backends):
