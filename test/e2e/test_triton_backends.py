@@ -181,20 +181,21 @@ def test_killed_under_load(start, tmp_path, backends):
             counts[k] += 1
 
     threads = [threading.Thread(target=ask, args=(k, m)) for k, m in enumerate(("good", "later"))]
-    for t in threads:
-        t.start()
     pids = lambda: re.findall(r'"worker is up" worker=cpu/probe pid=(\d+)', server.log())  # noqa: E731
     seen = 0
-    for _ in range(5):
-        before = list(counts)
-        harness.wait_for(lambda: len(pids()) > seen and all(c > b + 5 for c, b in zip(counts, before)), 60, "a process that answers")
-        seen = len(pids())
-        os.kill(int(pids()[-1]), signal.SIGKILL)
-    before = list(counts)
-    harness.wait_for(lambda: all(c > b + 5 for c, b in zip(counts, before)), 60, "answers after the last")
-    over.set()
     for t in threads:
-        t.join(60)
+        t.start()
+    try:
+        for kill in [True] * 5 + [False]:
+            before = list(counts)
+            harness.wait_for(lambda: len(pids()) > seen and all(c > b + 5 for c, b in zip(counts, before)), 60, f"a process that answers: {counts} {wrong}")
+            seen = len(pids())
+            if kill:
+                os.kill(int(pids()[-1]), signal.SIGKILL)
+    finally:
+        over.set()
+        for t in threads:
+            t.join(60)
     assert wrong == [] and seen >= 5
 
 
