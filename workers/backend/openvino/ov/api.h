@@ -53,6 +53,7 @@ enum { SLO_CANCELLED = -13 };  // INFER_CANCELLED of ov_status_e
   F(const char *, get_error_info, (int))                                                             \
   F(void, free, (const char *))                                                                      \
   F(int, core_create, (void **))                                                                     \
+  F(int, core_get_property, (const void *, const char *, const char *, char **))                     \
   F(int, core_read_model, (const void *, const char *, const char *, void **))                       \
   F(int, core_compile_model, (const void *, const void *, const char *, size_t, void **, ...))       \
   F(void, model_free, (void *))                                                                      \

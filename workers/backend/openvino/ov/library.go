@@ -4,7 +4,7 @@ package ov
 
 /*
 #cgo CFLAGS: -std=c11 -D_GNU_SOURCE
-#cgo linux LDFLAGS: -ldl
+#cgo linux LDFLAGS: -ldl -lpthread
 #include <stdlib.h>
 #include "shim.h"
 */
@@ -26,8 +26,8 @@ type Library struct {
 	version string
 }
 
-// opened is the library, once it was opened: it stays, since OpenVINO's plugins do not survive the end of a core whose threads
-// still wind down.
+// opened is the library, once it was opened. It stays: the signal stacks that its plugin gives to threads which use it go with the
+// core, and Go's signal handlers would run on nothing.
 var opened struct {
 	sync.Mutex
 	path string

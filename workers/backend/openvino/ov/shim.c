@@ -3,6 +3,7 @@
 #include "shim.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,12 +43,34 @@ int slo_open(const char *path, slo_error *e) {
   return 0;
 }
 
+// A thread that makes the core.
+typedef struct {
+  void **core;
+  slo_error *e;
+} making;
+
+// make makes the core, and has it load its plugin for the CPU.
+static void *make(void *p) {
+  making *m = p;
+  char *name;
+  m->e->code = 0;
+  if (check(ov.core_create(m->core), m->e) != 0 || check(ov.core_get_property(*m->core, "CPU", "FULL_DEVICE_NAME", &name), m->e) != 0) return NULL;
+  ov.free(name);
+  return NULL;
+}
+
 int slo_core(void **core, char version[64], slo_error *e) {
   slo_version v = {0};
   if (check(ov.get_openvino_version(&v), e) != 0) return e->code;
   snprintf(version, 64, "%s", v.build ? v.build : "");
   ov.version_free(&v);
-  return check(ov.core_create(core), e);
+  // The plugin replaces the signal stack of the thread that first uses it by one that is too small for Go's handlers, and that goes
+  // with the core. So a thread of its own uses it first, and ends.
+  pthread_t thread;
+  making m = {core, e};
+  if (pthread_create(&thread, NULL, make, &m) != 0) return fail(e, SLO_OURS, "there is no thread to start it on");
+  pthread_join(thread, NULL);
+  return e->code;
 }
 
 int slo_read(void *core, const char *path, void **model, slo_error *e) {
