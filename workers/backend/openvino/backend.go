@@ -1,9 +1,12 @@
 package openvino
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -168,6 +171,33 @@ func (b *openVINO) read(ctx context.Context, spec backend.Spec) (*ov.Model, erro
 	return m, nil
 }
 
+var errState = errors.New("it keeps state from one inference to the next (operation ReadValue), which callers would share")
+
+// keepsState says that a model of OpenVINO's own format has variables, which its infer requests would keep.
+func keepsState(path string) (bool, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	word := []byte(`type="ReadValue"`)
+	b := make([]byte, 0, 1<<20)
+	for {
+		n, err := f.Read(b[len(b):cap(b)])
+		if b = b[:len(b)+n]; bytes.Contains(b, word) {
+			return true, nil
+		}
+		switch {
+		case err == io.EOF:
+			return false, nil
+		case err != nil:
+			return false, err
+		case len(b) > len(word):
+			b = b[:copy(b, b[len(b)-len(word):])]
+		}
+	}
+}
+
 // whole says what of a model is missing before OpenVINO reads it.
 func whole(path string) error {
 	st, err := os.Stat(path)
@@ -190,6 +220,9 @@ func whole(path string) error {
 	case st.Size() == 0:
 		return errors.New("it is empty")
 	case filepath.Ext(path) == ".xml":
+		if keeps, err := keepsState(path); keeps || err != nil {
+			return cmp.Or(err, errState)
+		}
 		bin := strings.TrimSuffix(path, ".xml") + ".bin"
 		if _, err := os.Stat(bin); err != nil {
 			return fmt.Errorf("its weights, %s, are not beside it", filepath.Base(bin))

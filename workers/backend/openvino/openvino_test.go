@@ -127,12 +127,13 @@ func TestRefused(t *testing.T) {
 	b := open(t, New)
 	defer closed(t, b)
 	for want, c := range map[string][2]string{
-		"nowhere.xml: it is not there": {"nowhere.xml", addsub},
-		"testdata":                     {"../testdata", addsub},
-		"configuration expects 1 inputs, model provides 2":                                                                                           {"addsub.xml", `output { name: "SUM" data_type: TYPE_FP32 dims: 4 } input { name: "A" data_type: TYPE_FP32 dims: 4 }`},
-		"unexpected inference input 'Z', allowed inputs are: A, B":                                                                                   {"addsub.xml", strings.Replace(addsub, `"A"`, `"Z"`, 1)},
-		"unexpected inference output 'Z', allowed outputs are: DIFF, SUM":                                                                            {"addsub.xml", strings.Replace(addsub, `"SUM"`, `"Z"`, 1)},
-		"configuration expects datatype TYPE_INT64 for input 'A', model provides TYPE_FP32":                                                          {"addsub.xml", ints("TYPE_INT64")},
+		"stateful.xml: it keeps state from one inference to the next":                       {"stateful.xml", addsub},
+		"nowhere.xml: it is not there":                                                      {"nowhere.xml", addsub},
+		"testdata":                                                                          {"../testdata", addsub},
+		"configuration expects 1 inputs, model provides 2":                                  {"addsub.xml", `output { name: "SUM" data_type: TYPE_FP32 dims: 4 } input { name: "A" data_type: TYPE_FP32 dims: 4 }`},
+		"unexpected inference input 'Z', allowed inputs are: A, B":                          {"addsub.xml", strings.Replace(addsub, `"A"`, `"Z"`, 1)},
+		"unexpected inference output 'Z', allowed outputs are: DIFF, SUM":                   {"addsub.xml", strings.Replace(addsub, `"SUM"`, `"Z"`, 1)},
+		"configuration expects datatype TYPE_INT64 for input 'A', model provides TYPE_FP32": {"addsub.xml", ints("TYPE_INT64")},
 		"model 'm', tensor 'A': the model expects 2 dimensions (shape [1..8,4]) but the model configuration specifies 2 dimensions":                  {"addsub.xml", strings.ReplaceAll(addsub, "dims: 4", "dims: 5")},
 		"(shape [1..8,4]) but the model configuration specifies 3 dimensions (an initial batch dimension":                                            {"addsub.xml", strings.ReplaceAll(addsub, "dims: 4", "dims: [4, 1]")},
 		"parameter 'TARGET_DEVICE' is 'GPU': models are computed on the CPU here":                                                                    {"addsub.xml", addsub + parameter("TARGET_DEVICE", "GPU")},

@@ -46,6 +46,15 @@ def native():
         x = op.parameter(ov.PartialShape([-1, ov.Dimension(1, 8)]), kind, name="X")
         one = op.concat([x, x], 1)
         save(f"twice_{name}", {"X": x}, {"Y": one})
+    # A sum over all inferences of a request: state.
+    x = op.parameter([1, 4], np.float32, name="X")
+    before = op.read_value(op.constant(np.zeros((1, 4), np.float32)), "sum")
+    after = op.add(x, before)
+    keep = op.assign(after, "sum")
+    x.output(0).get_tensor().set_names({"X"})
+    y = op.result(after)
+    after.output(0).get_tensor().set_names({"Y"})
+    ov.serialize(ov.Model([y], [keep], [x], "stateful"), HERE / "stateful.xml", HERE / "stateful.bin")
     # A long time: products of large matrices, one after the other.
     x = op.parameter([1], np.float32, name="X")
     y = op.broadcast(x, op.constant(np.array([2048, 2048], np.int64)))
