@@ -65,7 +65,7 @@ def test_open_requests(server, root):
 
 
 def test_streamed_answers(server):
-    growth.streamed(server, ANSWERS // 2)
+    growth.streamed(server, ANSWERS)
     before = settled(server)
     growth.streamed(server, ANSWERS)
     check(before, settled(server, before))
